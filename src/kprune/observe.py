@@ -1,0 +1,170 @@
+"""The only hooks: look at a sublayer's features, scale them, feel their gradients; start a pass at any layer.
+
+Everything below the sublayer at hand is final, so its output is kept and passes start there: the model's own forward
+runs with its list of layers exchanged for a replay of the kept stream and the layers still wanted. Masks, positions
+and the task's head stay the model's own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kprune.families import family_of
+from kprune.sample import Batch
+from kprune.sublayer import Sublayer
+
+
+@contextmanager
+def observe(sublayers: Sequence[Sublayer], see: Callable[[Sublayer, Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `see` with each sublayer and its features as they reach the consumer; what it returns replaces them."""
+    with ExitStack() as stack:
+        for sublayer in sublayers:
+
+            def hook(module: nn.Module, args: tuple[Tensor, ...], sublayer: Sublayer = sublayer) -> Any:
+                return see(sublayer, args[0])
+
+            stack.callback(sublayer.consumer.register_forward_pre_hook(hook).remove)
+        yield
+
+
+@contextmanager
+def masked(masks: dict[Sublayer, Tensor]) -> Iterator[None]:
+    """Scale each unit's features by its mask: (units,), or (examples, 1, units) for a mask of each example's own."""
+    with observe(list(masks), lambda sublayer, features: features * masks[sublayer].repeat_interleave(sublayer.width, -1)):
+        yield
+
+
+@contextmanager
+def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, Tensor], None]) -> Iterator[None]:
+    """Call `feel` with each sublayer, its features and their gradient, while the backward pass goes by."""
+
+    def see(sublayer: Sublayer, features: Tensor) -> Tensor:
+        if not features.requires_grad:  # the lowest sublayer: nothing below it is differentiated
+            features = features.detach().requires_grad_()
+        seen = features.detach()  # the hook must not hold on to the graph that holds on to it
+        features.register_hook(lambda gradient: feel(sublayer, seen, gradient))
+        return features
+
+    with observe(sublayers, see):
+        yield
+
+
+class _Replay(nn.Module):
+    """Stands for the layers below: returns the stream that they would."""
+
+    def __init__(self, stream: Tensor) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.stream
+
+
+class _Reached(Exception):
+    """Thrown to leave a forward pass once what it was run for is known."""
+
+
+class _Halt(nn.Module):
+    """Stands for the layers above: keeps the stream and ends the pass."""
+
+    stream: Tensor
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        self.stream = hidden_states
+        raise _Reached
+
+
+@contextmanager
+def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None) -> Iterator[_Halt]:
+    """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there and is kept."""
+    path = family_of(model.config).layers
+    base: nn.Module = model.base_model
+    original = base.get_submodule(path)
+    halt = _Halt()
+    wanted: list[nn.Module] = list(original.children())[start:stop]
+    if stream is not None:
+        wanted.insert(0, _Replay(stream))
+    if stop is not None:
+        wanted.append(halt)
+    base.set_submodule(path, nn.ModuleList(wanted))
+    try:
+        yield halt
+    except _Reached:
+        pass
+    finally:
+        base.set_submodule(path, original)
+
+
+def forward(
+    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None, **kwargs: Any
+) -> Any:
+    """The model's outputs, computed from the stream at layer `start` upward (or from the embeddings)."""
+    with _with_layers(model, start, None, stream):
+        return model(**batch.inputs, **kwargs)
+
+
+def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The stream at the bottom layer, (examples, length, d)."""
+    with _with_layers(model, 0, 0, None) as halt:
+        model(**batch.inputs)
+    return halt.stream
+
+
+def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor) -> Tensor:
+    """The stream after layer `index`, given the stream before it."""
+    with _with_layers(model, index, index + 1, stream) as halt:
+        model(**batch.inputs)
+    return halt.stream
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What passed through one sublayer on one batch."""
+
+    stream: Tensor
+    """The residual stream X that the sublayer's output is added to; (tokens, d), real tokens only."""
+    features: Tensor
+    """(tokens, features), real tokens only."""
+    after: Tensor | None
+    """The stream after the whole layer, (examples, length, d), where the pass went on to there."""
+
+
+def watch(
+    model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor, *, whole_layer: bool
+) -> Observation:
+    """What passes through a sublayer, given the stream before its layer; the pass ends at its consumer or its layer."""
+    seen: dict[str, Tensor] = {}
+
+    def keep_stream(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        seen["stream"] = args[0] if args else kwargs["hidden_states"]
+
+    def keep_features(sublayer: Sublayer, features: Tensor) -> None:
+        seen["features"] = features
+        if not whole_layer:
+            raise _Reached
+
+    handle = sublayer.stream_reader.register_forward_pre_hook(keep_stream, with_kwargs=True)
+    try:
+        with _with_layers(model, sublayer.index, sublayer.index + 1, stream) as halt:
+            with observe([sublayer], keep_features):
+                model(**batch.inputs)
+    finally:
+        handle.remove()
+    features = seen["features"][..., : sublayer.features]  # an emptied sublayer has none
+    return Observation(
+        real(seen["stream"], batch), real(features, batch), halt.stream if whole_layer else None
+    )
+
+
+def real(tensor: Tensor, batch: Batch) -> Tensor:
+    """The real tokens of (examples, length, n), as (tokens, n)."""
+    flat = tensor.flatten(0, 1)
+    mask = batch.mask.flatten()
+    return flat if bool(mask.all()) else flat[mask]

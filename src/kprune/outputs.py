@@ -1,0 +1,144 @@
+"""What a model's outputs mean: found from the model itself, read into rows that the maths understands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.errors import UnsupportedModel
+from kprune.sample import Batch
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A batch's outputs, a row per thing predicted."""
+
+    values: Tensor
+    """Logits or values; (rows, classes)."""
+    weights: Tensor
+    """How much a row counts in its example; (rows,)."""
+    example: Tensor
+    """The example that a row belongs to; (rows,)."""
+    position: Tensor
+    """Which of its example's rows it is; (rows,)."""
+
+    def detach(self) -> Prediction:
+        return Prediction(self.values.detach(), self.weights, self.example, self.position)
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of model: how its outputs are read, and whether they are logits of distributions or plain values."""
+
+    name: str
+    is_distribution: bool
+    read: Callable[[Any, Batch], Prediction]
+    is_vocabulary: bool = False
+    """Whether rows are as wide as the vocabulary, so that a sample's predictions are too large to hold."""
+
+
+def _rows(values: Tensor, batch: Batch, weight: float = 1.0) -> Prediction:
+    """(examples, positions, classes) as rows, all of one weight."""
+    examples, positions, _ = values.shape
+    return Prediction(
+        values=values.flatten(0, 1).float(),
+        weights=values.new_full((examples * positions,), weight, dtype=torch.float32),
+        example=batch.example.repeat_interleave(positions),
+        position=torch.arange(positions, device=values.device).repeat(examples),
+    )
+
+
+def _token_rows(values: Tensor, batch: Batch, chosen: Tensor) -> Prediction:
+    """A row per chosen token; the tokens of one example share a weight of 1."""
+    row, position = chosen.nonzero(as_tuple=True)
+    per_example = chosen.sum(1).clamp(min=1)
+    return Prediction(
+        values=values[row, position].float(),
+        weights=1.0 / per_example[row].float(),
+        example=batch.example[row],
+        position=position,
+    )
+
+
+def _classes(outputs: Any, batch: Batch) -> Prediction:
+    return _rows(outputs.logits[:, None, :], batch)
+
+
+def _labels(outputs: Any, batch: Batch) -> Prediction:
+    # An independent label is a distribution over two classes, whose logits are 0 and z.
+    return _rows(torch.stack([torch.zeros_like(outputs.logits), outputs.logits], dim=-1), batch)
+
+
+def _span(outputs: Any, batch: Batch) -> Prediction:
+    ends = torch.stack([outputs.start_logits, outputs.end_logits], dim=1)
+    return _rows(ends.masked_fill(~batch.mask[:, None, :], -torch.inf), batch, weight=0.5)
+
+
+def _tokens(outputs: Any, batch: Batch) -> Prediction:
+    return _token_rows(outputs.logits, batch, batch.mask)
+
+
+def _vocabulary(outputs: Any, batch: Batch) -> Prediction:
+    return _token_rows(outputs.logits, batch, batch.mask if batch.predicted is None else batch.predicted)
+
+
+def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
+    """Normalised sentence embeddings, (examples, d), from (examples, length, d) and the mask of real tokens."""
+    if pooling == "cls":
+        pooled = hidden[:, 0]
+    elif pooling == "max":
+        pooled = hidden.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
+    else:
+        pooled = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    return torch.nn.functional.normalize(pooled, dim=-1)
+
+
+POOLINGS = ("mean", "cls", "max")
+
+
+def _embedding(pooling: str) -> OutputKind:
+    return OutputKind(
+        "embedding",
+        is_distribution=False,
+        read=lambda outputs, batch: _rows(pool(outputs.last_hidden_state, batch.mask, pooling)[:, None, :], batch),
+    )
+
+
+CLASSIFICATION = OutputKind("classification", True, _classes)
+MULTI_LABEL = OutputKind("multi-label classification", True, _labels)
+REGRESSION = OutputKind("regression", False, _classes)
+QUESTION_ANSWERING = OutputKind("question answering", True, _span)
+TOKEN_CLASSIFICATION = OutputKind("token classification", True, _tokens)
+MASKED_LM = OutputKind("masked language model", True, _vocabulary, is_vocabulary=True)
+
+BY_CLASS_SUFFIX = {
+    "ForQuestionAnswering": QUESTION_ANSWERING,
+    "ForTokenClassification": TOKEN_CLASSIFICATION,
+    "ForMaskedLM": MASKED_LM,
+}
+
+
+def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
+    """The kind of a model's outputs, by its class and its config's `problem_type`, as transformers reads it."""
+    if pooling not in POOLINGS:
+        raise UnsupportedModel(f"pooling {pooling!r} is not known; use one of {', '.join(POOLINGS)}")
+    if model is model.base_model:
+        return _embedding(pooling)
+    name = type(model).__name__
+    if name.endswith("ForSequenceClassification"):
+        problem = model.config.problem_type
+        if problem == "multi_label_classification":
+            return MULTI_LABEL
+        return REGRESSION if problem == "regression" or model.config.num_labels == 1 else CLASSIFICATION
+    for suffix, kind in BY_CLASS_SUFFIX.items():
+        if name.endswith(suffix):
+            return kind
+    raise UnsupportedModel(
+        f"cannot prune a {name}: its outputs are of no known kind; supported: the bare encoder, "
+        f"ForSequenceClassification, {', '.join(BY_CLASS_SUFFIX)}."
+    )

@@ -1,0 +1,298 @@
+"""The loop: measure, search, refit, sublayer by sublayer, bottom to top (Section 3 of the paper)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.cost import unit_flops
+from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
+from kprune.measure import References, scores
+from kprune.outputs import OutputKind, kind_of
+from kprune.record import describe, record_of
+from kprune.sample import Sample, examples_of, regroup
+from kprune.search import search
+from kprune.settings import DEFAULT_CRITERION, Settings, settings_for
+from kprune.streams import Streams
+from kprune.sublayer import Sublayer, find
+
+ACTIVATION_BYTES = 256 * 2**20
+"""What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened to one sublayer."""
+
+    layer: int
+    kind: str
+    units: int
+    """How many there were."""
+    kept: tuple[int, ...]
+    """Numbers of those that stayed."""
+    error_before: float
+    """‖T − S‖² / ‖T‖² of the stream after this sublayer, its units removed, before the refit."""
+    error_after: float
+    """The same after the refit."""
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer} {self.kind}"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned model, and how it came to be."""
+
+    model: PreTrainedModel
+    steps: tuple[Step, ...]
+    settings: Settings
+    flops: tuple[float, float]
+    """Encoder FLOPs on one input of the sample's mean length, before and after."""
+    parameters: tuple[int, int]
+    """Before and after, embeddings and head included."""
+    examples: int
+    tokens: int
+    seconds: float
+
+    @property
+    def reduction(self) -> float:
+        """The share of FLOPs that was removed in fact."""
+        return 1.0 - self.flops[1] / self.flops[0]
+
+    def summary(self) -> dict[str, Any]:
+        """What a reader of the checkpoint wants to know of its making, as JSON."""
+        return {
+            "kprune": version("kprune"),
+            **asdict(self.settings),
+            "flops": list(self.flops),
+            "parameters": list(self.parameters),
+            "examples": self.examples,
+            "tokens": self.tokens,
+            "errors": [float(f"{step.error_after:.4g}") for step in self.steps],
+        }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is."""
+
+    fraction: float
+    """Of the whole run's work."""
+    sublayer: str
+    step: Step | None
+    """The sublayer's outcome, at the moment it is done."""
+
+
+def prune(
+    model: PreTrainedModel,
+    batches: Iterable[Mapping[str, Tensor]],
+    *,
+    reduction: float,
+    criterion: str = DEFAULT_CRITERION,
+    temperature: float = 2.0,
+    rep_weight: float | None = None,
+    head_weight: float | None = None,
+    ridge: float | None = None,
+    pooling: str = "mean",
+    seed: int = 0,
+    progress: Callable[[Progress], None] = lambda progress: None,
+) -> Pruned:
+    """A smaller copy of `model` without `reduction` of its encoder's FLOPs, its remaining weights refitted.
+
+    `batches` are what a tokenizer returns for raw text; labels are not needed. The model itself is left as it was.
+
+    `criterion` says how a unit's knowledge is measured: `fisher` by the Fisher information of the dense model's own
+    predictions, `paper` by Equations 6 and 8, `released` on the scales of the authors' code. `temperature` is γ,
+    `rep_weight` λ and `head_weight` μ of the paper; left out, they take the value that belongs to the criterion.
+    `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
+    sublayer has features is refused unless a ridge is given. `pooling` matters to bare encoders only.
+    """
+    started = perf_counter()
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(
+            f"cannot prune a {type(model).__name__}; pass a transformers model "
+            "(of a SentenceTransformer, its first module's auto_model)."
+        )
+    sublayers = [sublayer for sublayer in find(model) if sublayer.units]
+    settings = settings_for(
+        reduction=reduction,
+        criterion=criterion,
+        temperature=temperature,
+        rep_weight=rep_weight,
+        head_weight=head_weight,
+        ridge=ridge,
+        pooling=pooling,
+        seed=seed,
+        head_width=max((sublayer.width for sublayer in sublayers), default=1),
+    )
+    kind = kind_of(model, pooling=pooling)
+    _require_finite(model)
+    sample = _sample(model, kind, batches)
+    if ridge is None:
+        _require_enough(sample, sublayers)
+
+    teacher, student = _teacher_and_student(model)
+    sublayers = [sublayer for sublayer in find(student) if sublayer.units]
+    costs = [flops_per_unit(sublayer, sample.mean_length) for sublayer in sublayers]
+    dense = total_flops(sublayers, costs)
+    budget = _budget(dense, costs, reduction)
+    clock = _Clock(len(sublayers), len(sample.batches), progress)
+    streams = Streams(teacher, student, sample)
+    references = References(teacher, kind, sample)
+    steps: list[Step] = []
+    for i, target in enumerate(sublayers):
+        clock.start(i, target)
+        units = target.units
+        streams.move_to(target.index)
+        if total_flops(sublayers[i:], costs[i:]) <= budget:
+            keep = torch.ones(units, dtype=torch.bool)
+        else:
+            found = scores(student, sublayers[i:], costs[i:], streams.student, references, settings, clock.measured)
+            keep = search_sublayers(found, costs[i:], budget)[0]
+        before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
+        budget -= costs[i] * target.units
+        kept = tuple(keep.nonzero().squeeze(1).tolist())
+        steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
+
+    _hand_over(student, model)
+    pruned = Pruned(
+        model=student,
+        steps=tuple(steps),
+        settings=settings,
+        flops=(dense, total_flops(sublayers, costs)),
+        parameters=(model.num_parameters(), student.num_parameters()),
+        examples=sample.examples,
+        tokens=sample.tokens,
+        seconds=perf_counter() - started,
+    )
+    _attach_record(pruned)
+    return pruned
+
+
+def flops_per_unit(sublayer: Sublayer, length: float) -> float:
+    """FLOPs of one unit of a sublayer on one input of `length` tokens."""
+    attended = sublayer.width if sublayer.kind == "attention" else 0
+    return unit_flops(sublayer.weights_per_unit, length, attended)
+
+
+def total_flops(sublayers: Sequence[Sublayer], costs: Sequence[float]) -> float:
+    """FLOPs of all units that sublayers have now."""
+    return sum(cost * sublayer.units for cost, sublayer in zip(costs, sublayers, strict=True))
+
+
+def search_sublayers(found: Sequence[Tensor], costs: Sequence[float], budget: float) -> list[Tensor]:
+    """Masks of the units that stay, one per sublayer, from scores over all of them."""
+    sizes = [len(values) for values in found]
+    unit_costs = torch.tensor(costs, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
+    return list(search(torch.cat(list(found)).cpu(), unit_costs, budget).split(sizes))
+
+
+def _teacher_and_student(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Two models to work on, in float32 at least: the teacher shares the given model's weights where it can."""
+    tensors = list(chain(model.parameters(), model.buffers()))
+    coarse = any(t.is_floating_point() and t.element_size() < 4 for t in tensors)
+    shared = {} if coarse else {id(t): t for t in tensors}
+    teacher = copy.deepcopy(model, shared).eval()
+    if coarse:
+        teacher = teacher.float()
+    return teacher, copy.deepcopy(teacher).requires_grad_(False)
+
+
+def _hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Give the student the dtypes, the trainability and the mode of the model that it was made from."""
+    given = dict(chain(model.named_parameters(), model.named_buffers()))
+    for name, tensor in chain(student.named_parameters(), student.named_buffers()):
+        tensor.data = tensor.data.to(given[name].dtype)
+        tensor.requires_grad_(given[name].requires_grad)
+    student.train(model.training)
+
+
+def _attach_record(pruned: Pruned) -> None:
+    config = pruned.model.config
+    earlier = record_of(config)
+    history = [*(earlier["history"] if earlier else []), pruned.summary()]
+    record = describe(pruned.model, history)
+    if record is not None:
+        config.quantization_config = record
+
+
+def _sample(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
+    # What the backward pass needs of a layer: features twice, about eight vectors of the stream's width beside them.
+    per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
+    if kind.is_vocabulary:
+        per_token += 4 * model.config.vocab_size
+    return regroup(
+        examples_of(batches),
+        tokens=ACTIVATION_BYTES // (4 * per_token),
+        pad_id=model.config.pad_token_id or 0,
+        device=model.device,
+    )
+
+
+def _require_enough(sample: Sample, sublayers: Sequence[Sublayer]) -> None:
+    widest = max((sublayer.features for sublayer in sublayers), default=0)
+    if sample.tokens < widest:
+        raise BadSample(
+            f"the sample has {sample.tokens} tokens, and the refit of {widest} features needs at least as many: "
+            f"add {widest - sample.tokens} tokens or more (100,000 are usual), or pass ridge=0.01 to go on regardless."
+        )
+
+
+def _require_finite(model: PreTrainedModel) -> None:
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise NotFinite(f"the weight {name} has NaN or infinite entries; the checkpoint is damaged.")
+
+
+def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
+    budget = (1.0 - reduction) * dense
+    if not costs or budget < min(costs):
+        reachable = 1.0 - min(costs) / dense if costs else 0.0
+        raise KpruneError(
+            f"reduction {reduction} would leave no unit at all; the largest that this model can reach is {reachable:.6f}."
+        )
+    return budget
+
+
+class _Clock:
+    """Turns batches done into a fraction of the run: a target's measurement passes through all sublayers above it."""
+
+    def __init__(self, sublayers: int, batches: int, progress: Callable[[Progress], None]) -> None:
+        self._batches, self._progress = batches, progress
+        self._measuring = [2.0 * (sublayers - i) for i in range(sublayers)]
+        self._refitting = 3.0
+        self._work = sum(self._measuring) + self._refitting * sublayers
+
+    def start(self, number: int, target: Sublayer) -> None:
+        self._began = perf_counter()
+        self._number, self._name = number, target.name
+        self._done = sum(self._measuring[:number]) + self._refitting * number
+        self._report(0.0)
+
+    def measured(self) -> None:
+        self._report(self._measuring[self._number] / self._batches)
+
+    def refitted(self) -> None:
+        self._report(self._refitting / self._batches)
+
+    def lap(self) -> float:
+        return perf_counter() - self._began
+
+    def stop(self, step: Step) -> Step:
+        self._report(0.0, step)
+        return step
+
+    def _report(self, work: float, step: Step | None = None) -> None:
+        self._done += work
+        self._progress(Progress(min(self._done / self._work, 1.0), self._name, step))

@@ -1,0 +1,84 @@
+"""The pruning record: how many units each sublayer has left, as `config.json` tells it.
+
+It lives under the config's `quantization_config`, where transformers looks for a plug-in that changes a model's
+modules before its weights are loaded. `docs/format.md` describes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kprune.errors import BadCheckpoint
+from kprune.families import family_of
+from kprune.sublayer import find, shrink
+
+METHOD = "kprune"
+FORMAT = 1
+
+Record = dict[str, Any]
+
+
+def dense_units(config: PreTrainedConfig) -> dict[str, int]:
+    """Units of each kind in every layer of the dense model."""
+    return {kind: getattr(config, slot.dense_units) for kind, slot in family_of(config).slots.items()}
+
+
+def describe(model: PreTrainedModel, history: dict[str, Any]) -> Record | None:
+    """The record of a model's present shape, with its history; None where nothing was removed."""
+    per_layer: list[dict[str, int]] = [{} for _ in range(model.config.num_hidden_layers)]
+    for sublayer in find(model):
+        per_layer[sublayer.index][sublayer.kind] = sublayer.units
+    dense = dense_units(model.config)
+    if all(layer == dense for layer in per_layer):
+        return None
+    return {"quant_method": METHOD, "format": FORMAT, "per_layer": per_layer, "history": history}
+
+
+def record_of(config: PreTrainedConfig) -> Record | None:
+    """The pruning record of a config, checked; None for a dense model."""
+    record = getattr(config, "quantization_config", None)
+    if record is None:
+        return None
+    record = record if isinstance(record, dict) else record.to_dict()
+    if record.get("quant_method") != METHOD:
+        return None
+    check(record, config)
+    return record
+
+
+def check(record: Record, config: PreTrainedConfig) -> None:
+    """Refuse a record that does not fit its config, before anything is built from it."""
+    if record.get("format") != FORMAT:
+        raise BadCheckpoint(
+            f"the pruning record has format {record.get('format')!r} and this kprune reads {FORMAT}; upgrade kprune."
+        )
+    per_layer = record.get("per_layer")
+    layers = config.num_hidden_layers
+    if not isinstance(per_layer, list) or len(per_layer) != layers:
+        found = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
+        raise _disagrees(f"the record's 'per_layer' has {found}, the config {layers} layers")
+    dense = dense_units(config)
+    for index, layer in enumerate(per_layer):
+        if not isinstance(layer, dict) or set(layer) != set(dense):
+            raise _disagrees(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
+        for kind, units in layer.items():
+            # bool is an int to Python, and not to us
+            if type(units) is not int or not 0 <= units <= dense[kind]:
+                raise _disagrees(
+                    f"layer {index} of the record has {units!r:.80} {kind} units, the config allows 0 to {dense[kind]}"
+                )
+
+
+def apply(record: Record, model: PreTrainedModel) -> None:
+    """Give a dense model, or its skeleton without weights, the shape that a record tells."""
+    check(record, model.config)
+    for sublayer in find(model):
+        keep = torch.arange(sublayer.units) < record["per_layer"][sublayer.index][sublayer.kind]
+        shrink(sublayer, keep)
+
+
+def _disagrees(what: str) -> BadCheckpoint:
+    return BadCheckpoint(f"{what}: config.json was changed or belongs to another model; restore the whole folder.")

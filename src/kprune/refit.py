@@ -1,0 +1,51 @@
+"""Knowledge-preserving weight-tuning (Equations 10, 11): least squares from running sums."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class LeastSquares:
+    """min ‖P W − Q‖² over everything added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64.
+
+    P (tokens × features) are a student's kept features and Q (tokens × d) what its stream lacks. Memory is features²,
+    whatever the number of tokens, and sums of two parts of a sample add up to the sums of the whole. A last column of
+    ones stands for the bias, so one solution holds both.
+    """
+
+    def __init__(self, features: int, outputs: int, device: torch.device) -> None:
+        self.gram = torch.zeros(features + 1, features + 1, dtype=torch.float64, device=device)
+        self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
+        self.energy = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, p: Tensor, q: Tensor) -> None:
+        """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d)."""
+        p = torch.cat([p.double(), p.new_ones(len(p), 1, dtype=torch.float64)], dim=1)
+        q = q.double()
+        self.gram.addmm_(p.T, p)
+        self.cross.addmm_(p.T, q)
+        self.energy += q.square().sum()
+
+    def solve(self, ridge: float, *, bias: bool = True) -> Tensor:
+        """The best W, (features + 1) × d; the last row is the bias (zero where `bias` is off).
+
+        `ridge` is relative to the mean of PᵀP's diagonal and does not touch the bias. Normal equations square the
+        condition number, which float64 sums and a small ridge make up for; in return no token is kept.
+        """
+        features = len(self.gram) - 1
+        size = features + 1 if bias else features
+        solution = torch.zeros_like(self.cross)
+        if size == 0:
+            return solution
+        lifted = self.gram[:size, :size].clone()
+        if features:
+            lifted.diagonal()[:features] += ridge * self.gram.diagonal()[:features].mean()
+        solution[:size] = torch.cholesky_solve(self.cross[:size], torch.linalg.cholesky(lifted))
+        return solution
+
+    def error(self, solution: Tensor) -> float:
+        """‖P W − Q‖² of any W of the solution's shape."""
+        fitted = (solution * (self.gram @ solution - 2.0 * self.cross)).sum()
+        # Rounding can take the difference of two large sums below zero.
+        return max(float(self.energy + fitted), 0.0)

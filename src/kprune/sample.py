@@ -1,0 +1,99 @@
+"""The sample: examples without their padding, regrouped by length into batches that fit a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kprune.errors import BadSample
+
+Example = dict[str, Tensor]
+"""One input's tensors, each of shape (length,), by the model's argument names."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples of similar length, padded to the longest."""
+
+    inputs: dict[str, Tensor]
+    """The model's arguments, each of shape (examples, length)."""
+    mask: Tensor
+    """True at real tokens; (examples, length)."""
+    example: Tensor
+    """Each example's number in the order in which the sample was given; (examples,)."""
+    predicted: Tensor | None
+    """True at tokens that a language model is asked for; None: all real ones."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a model is measured on."""
+
+    batches: list[Batch]
+    examples: int
+    tokens: int
+    """Real tokens, padding not counted."""
+
+    @property
+    def mean_length(self) -> float:
+        return self.tokens / self.examples
+
+
+def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
+    """The examples of tokenised batches, one by one, without the padding around them."""
+    found: list[Example] = []
+    for batch in batches:
+        if "input_ids" not in batch:
+            raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass what the tokenizer returns")
+        ids = torch.as_tensor(batch["input_ids"])
+        if ids.dim() != 2:
+            raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length)")
+        mask = torch.as_tensor(batch.get("attention_mask", torch.ones_like(ids)))
+        if mask.shape != ids.shape:
+            raise BadSample(
+                f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal"
+            )
+        per_token = {name: value for name, value in batch.items() if torch.as_tensor(value).shape == ids.shape}
+        per_token["attention_mask"] = mask
+        for row in range(len(ids)):
+            real = mask[row].nonzero()
+            if len(real):
+                span = slice(int(real[0]), int(real[-1]) + 1)
+                found.append({name: torch.as_tensor(value)[row, span].cpu() for name, value in per_token.items()})
+    if not found:
+        raise BadSample("the sample is empty: no batch has a real token; pass some text")
+    return found
+
+
+def regroup(examples: list[Example], *, tokens: int, pad_id: int, device: torch.device) -> Sample:
+    """The examples as a sample: sorted by length, in batches of at most `tokens` tokens (or one example)."""
+    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+    groups: list[list[int]] = []
+    for number in lengths.argsort(stable=True).tolist():
+        # Ascending order: the example at hand is the longest of its batch.
+        if groups and (len(groups[-1]) + 1) * int(lengths[number]) <= tokens:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    batches = [_pad([examples[n] for n in group], group, pad_id, device) for group in groups]
+    return Sample(batches, len(examples), sum(int(batch.mask.sum()) for batch in batches))
+
+
+def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch.device) -> Batch:
+    fill = {"input_ids": pad_id, "labels": -100}
+    inputs = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [example[name] for example in examples], batch_first=True, padding_value=fill.get(name, 0)
+        ).to(device)
+        for name in examples[0]
+    }
+    labels = inputs.pop("labels", None)
+    return Batch(
+        inputs=inputs,
+        mask=inputs["attention_mask"].bool(),
+        example=torch.tensor(numbers, device=device),
+        predicted=None if labels is None else labels != -100,
+    )
