@@ -6,7 +6,7 @@ above this file they are the same thing: units make features, and one consumer L
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedConfig
 
@@ -41,6 +41,8 @@ class Family:
     """Dotted path, from the base model, of the list of layers."""
     attention: Slot
     ffn: Slot
+    positions_follow_padding: bool = False
+    """Whether positions are counted from `pad_token_id` + 1, so that fewer tokens fit than there are positions."""
 
     @property
     def slots(self) -> dict[str, Slot]:
@@ -68,6 +70,8 @@ BERT = Family(
     ),
 )
 
+ROBERTA = replace(BERT, positions_follow_padding=True)
+
 DISTILBERT = Family(
     layers="transformer.layer",
     attention=Slot(
@@ -90,9 +94,9 @@ DISTILBERT = Family(
 
 FAMILIES: dict[str, Family] = {
     "bert": BERT,
-    "roberta": BERT,
-    "xlm-roberta": BERT,
-    "camembert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
     "electra": BERT,
     "distilbert": DISTILBERT,
 }

@@ -80,9 +80,10 @@ class Knowledge:
         return self.squares / (2.0 * examples)
 
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
-        """K_rep per unit, mean over examples of ‖W_u f_u‖_F² = tr(W_u G_u W_uᵀ) (Equation 8); `weight` is (d, features)."""
+        """K_rep per unit, mean over examples of ‖W_u f_u‖² = tr(W_u G_u W_uᵀ) (Equation 8); `weight`: (d, features)."""
         by_unit = weight.double().unflatten(1, (-1, self.width)).transpose(0, 1)  # (units, d, width)
-        return ((by_unit @ self.grams) * by_unit).sum((1, 2)) / examples
+        energy: Tensor = ((by_unit @ self.grams) * by_unit).sum((1, 2))
+        return energy / examples
 
 
 class ReleasedKnowledge(Knowledge):
@@ -107,9 +108,9 @@ class ReleasedKnowledge(Knowledge):
     def predictive(self, examples: int) -> Tensor:
         sizes = torch.full((len(self.sums), 1), float(self.group), device=self.sums.device)
         sizes[-1] = self.examples - self.group * (len(self.sums) - 1)
-        squares = (self.sums / sizes).double().square().sum(0)
-        return squares.unflatten(0, (-1, self.width)).mean(1) / (2.0 * examples)
+        squares = (self.sums / sizes).double().square().sum(0).view(-1, self.width)
+        return squares.mean(1) / (2.0 * examples)
 
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
-        energy = self.grams.diagonal(dim1=1, dim2=2).flatten() * weight.double().square().mean(0)
-        return energy.unflatten(0, (-1, self.width)).mean(1) / tokens
+        energy = self.grams.diagonal(dim1=1, dim2=2) * weight.double().square().mean(0).view(-1, self.width)
+        return energy.mean(1) / tokens

@@ -20,7 +20,7 @@ from kprune.knowledge import (
 )
 from kprune.observe import forward, gradients, real
 from kprune.outputs import OutputKind, Prediction
-from kprune.sample import Sample
+from kprune.sample import Batch, Sample
 from kprune.search import score
 from kprune.settings import Settings
 from kprune.sublayer import Sublayer
@@ -42,7 +42,7 @@ class References:
         self.kept: list[Prediction] = []
         self.streams: list[Tensor] = []
         for batch in sample.batches:
-            outputs = forward(teacher, batch, **({"output_hidden_states": True} if kind.is_vocabulary else {}))
+            outputs = forward(teacher, batch, output_hidden_states=kind.is_vocabulary)
             prediction = kind.read(outputs, batch)
             if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
                 raise NotFinite(
@@ -80,7 +80,7 @@ def scores(
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
     for number, batch in enumerate(sample.batches):
 
-        def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor) -> None:
+        def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
             sums[sublayer].add_gradient((features * gradient).sum(1), batch.example)
             if settings.rep_weight:
                 sums[sublayer].add_features(real(features, batch))
@@ -111,9 +111,7 @@ def objective(kind: OutputKind, student: Prediction, teacher: Prediction, settin
 def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge:
     device = sublayer.consumer.weight.device
     if settings.criterion == "released":
-        return ReleasedKnowledge(
-            sublayer.units, sublayer.width, device, examples=sample.examples, group=RELEASED_GROUP
-        )
+        return ReleasedKnowledge(sublayer.units, sublayer.width, device, examples=sample.examples, group=RELEASED_GROUP)
     return Knowledge(sublayer.units, sublayer.width, device)
 
 

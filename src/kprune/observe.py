@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -37,7 +36,9 @@ def observe(sublayers: Sequence[Sublayer], see: Callable[[Sublayer, Tensor], Ten
 @contextmanager
 def masked(masks: dict[Sublayer, Tensor]) -> Iterator[None]:
     """Scale each unit's features by its mask: (units,), or (examples, 1, units) for a mask of each example's own."""
-    with observe(list(masks), lambda sublayer, features: features * masks[sublayer].repeat_interleave(sublayer.width, -1)):
+    with observe(
+        list(masks), lambda sublayer, features: features * masks[sublayer].repeat_interleave(sublayer.width, -1)
+    ):
         yield
 
 
@@ -103,11 +104,16 @@ def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: T
 
 
 def forward(
-    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None, **kwargs: Any
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    start: int = 0,
+    stream: Tensor | None = None,
+    output_hidden_states: bool = False,
 ) -> Any:
     """The model's outputs, computed from the stream at layer `start` upward (or from the embeddings)."""
     with _with_layers(model, start, None, stream):
-        return model(**batch.inputs, **kwargs)
+        return model(**batch.inputs, output_hidden_states=output_hidden_states)
 
 
 def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
@@ -152,15 +158,13 @@ def watch(
 
     handle = sublayer.stream_reader.register_forward_pre_hook(keep_stream, with_kwargs=True)
     try:
-        with _with_layers(model, sublayer.index, sublayer.index + 1, stream) as halt:
-            with observe([sublayer], keep_features):
-                model(**batch.inputs)
+        layers = _with_layers(model, sublayer.index, sublayer.index + 1, stream)
+        with layers as halt, observe([sublayer], keep_features):
+            model(**batch.inputs)
     finally:
         handle.remove()
     features = seen["features"][..., : sublayer.features]  # an emptied sublayer has none
-    return Observation(
-        real(seen["stream"], batch), real(features, batch), halt.stream if whole_layer else None
-    )
+    return Observation(real(seen["stream"], batch), real(features, batch), halt.stream if whole_layer else None)
 
 
 def real(tensor: Tensor, batch: Batch) -> Tensor:

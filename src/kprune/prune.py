@@ -260,7 +260,7 @@ def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
     if not costs or budget < min(costs):
         reachable = 1.0 - min(costs) / dense if costs else 0.0
         raise KpruneError(
-            f"reduction {reduction} would leave no unit at all; the largest that this model can reach is {reachable:.6f}."
+            f"reduction {reduction} would leave no unit at all; the largest that can be reached is {reachable:.6f}."
         )
     return budget
 

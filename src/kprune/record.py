@@ -26,7 +26,7 @@ def dense_units(config: PreTrainedConfig) -> dict[str, int]:
     return {kind: getattr(config, slot.dense_units) for kind, slot in family_of(config).slots.items()}
 
 
-def describe(model: PreTrainedModel, history: dict[str, Any]) -> Record | None:
+def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | None:
     """The record of a model's present shape, with its history; None where nothing was removed."""
     per_layer: list[dict[str, int]] = [{} for _ in range(model.config.num_hidden_layers)]
     for sublayer in find(model):
@@ -76,7 +76,7 @@ def apply(record: Record, model: PreTrainedModel) -> None:
     """Give a dense model, or its skeleton without weights, the shape that a record tells."""
     check(record, model.config)
     for sublayer in find(model):
-        keep = torch.arange(sublayer.units) < record["per_layer"][sublayer.index][sublayer.kind]
+        keep = torch.arange(sublayer.units, device="cpu") < record["per_layer"][sublayer.index][sublayer.kind]
         shrink(sublayer, keep)
 
 

@@ -61,15 +61,17 @@ class Streams:
         removed = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
         try:
             fitted = problem.solve(ridge, bias=bias is not None)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise NotFinite(
-                f"the refit of {target.name} has no solution with ridge {ridge:g} ({error}); use a larger ridge or sample."
+                f"the refit of {target.name} has no solution with ridge {ridge:g}; use a larger ridge or sample."
             ) from error
         if not bool(fitted.isfinite().all()):
-            raise NotFinite(f"the refit of {target.name} is not finite; load the model in float32, or use a larger ridge.")
+            raise NotFinite(
+                f"the refit of {target.name} is not finite; load the model in float32, or use a larger ridge."
+            )
         weight.copy_(fitted[:-1].T)
         if bias is not None:
-            bias += fitted[-1]
+            bias.add_(fitted[-1])
         return problem.error(removed) / scale, problem.error(fitted) / scale
 
     def _problem(self, target: Sublayer, tick: Callable[[], None]) -> tuple[LeastSquares, float]:

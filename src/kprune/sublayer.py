@@ -43,9 +43,9 @@ class BiasOnly(nn.Module):
     bias: nn.Parameter | None
     in_features = 0
 
-    def __init__(self, consumer: nn.Linear) -> None:
+    def __init__(self, consumer: nn.Linear | BiasOnly) -> None:
         super().__init__()
-        self.out_features = consumer.out_features
+        self.out_features: int = consumer.out_features
         self.register_parameter("bias", consumer.bias)
 
     @property

@@ -1,0 +1,3 @@
+from kprune.cli import main
+
+main()

@@ -1,0 +1,220 @@
+"""Raw text in, tokenised batches out: files and data sets, drawn by seed until enough tokens are there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from kprune.errors import BadSample
+from kprune.families import family_of
+
+log = logging.getLogger(__name__)
+
+Row = tuple[str, ...]
+"""One text, or a pair."""
+Table = Iterable[Mapping[str, Any]]
+
+CHUNK = 64
+"""Texts that are tokenised together."""
+MASKED_SHARE = 0.15
+"""Tokens that a masked language model is asked for."""
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The lines of a text file that are not blank, a text each."""
+    return [(line.strip(),) for line in _text_of(path).splitlines() if line.strip()]
+
+
+def read_rows(
+    source: str, columns: Sequence[str] = (), *, subset: str | None = None, split: str = "train"
+) -> list[Row]:
+    """The texts in a table: JSONL, CSV, TSV or Parquet by the file's ending, else a Hugging Face data set.
+
+    `columns` names one column or two; left out, the table must make plain which it is.
+    """
+    path = Path(source)
+    if path.is_file():
+        if path.suffix not in READERS:
+            raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
+        table = READERS[path.suffix](path)
+    else:
+        table = _data_set(source, subset, split)
+    return list(_rows(table, columns, source))
+
+
+def draw(
+    rows: Sequence[Row],
+    tokenizer: Any,
+    *,
+    tokens: int,
+    max_length: int,
+    seed: int = 0,
+    masked: bool = False,
+) -> list[dict[str, Tensor]]:
+    """Tokenised batches of rows drawn without replacement, until they hold `tokens` real tokens.
+
+    With `masked`, tokens are masked for a masked language model, and `labels` mark where.
+    """
+    if tokens < 1:
+        raise BadSample(f"{tokens} tokens were asked for; ask for 1 or more (100,000 are usual).")
+    generator = torch.Generator().manual_seed(seed)
+    order = list(rows)
+    random.Random(seed).shuffle(order)
+    batches: list[dict[str, Tensor]] = []
+    missing = tokens
+    for start in range(0, len(order), CHUNK):
+        chunk = order[start : start + CHUNK]
+        encoded = tokenizer(
+            *(list(column) for column in zip(*chunk, strict=True)),
+            truncation=True,
+            max_length=max_length,
+            padding=True,
+            return_tensors="pt",
+        )
+        lengths = encoded["attention_mask"].sum(1)
+        wanted = int((lengths.cumsum(0) - lengths < missing).sum())
+        batch = {name: value[:wanted] for name, value in encoded.items()}
+        batches.append(_mask_some(batch, tokenizer, generator) if masked else batch)
+        missing -= int(lengths[:wanted].sum())
+        if missing <= 0:
+            return batches
+    if not batches:
+        raise BadSample("the sample has no text in it; pass a file or data set with some.")
+    log.warning("the data hold %d tokens, fewer than the %d asked for: all of them are used", tokens - missing, tokens)
+    return batches
+
+
+def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:
+    """The most tokens that a model takes, by its positions and its tokenizer."""
+    positions: int = config.max_position_embeddings
+    if family_of(config).positions_follow_padding:
+        positions -= config.pad_token_id + 1
+    return min(positions, int(tokenizer.model_max_length))
+
+
+def _mask_some(batch: dict[str, Tensor], tokenizer: Any, generator: torch.Generator) -> dict[str, Tensor]:
+    ids = batch["input_ids"]
+    special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+    chosen = (torch.rand(ids.shape, generator=generator) < MASKED_SHARE) & ~special
+    return {
+        **batch,
+        "input_ids": ids.masked_fill(chosen, tokenizer.mask_token_id),
+        "labels": ids.masked_fill(~chosen, -100),
+    }
+
+
+def _text_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadSample(f"cannot read {path}: {error.strerror}; check the path.") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSample(
+            f"{path} is not UTF-8 text (byte {error.start} is {content[error.start]:#04x}); convert it to UTF-8 first."
+        ) from error
+    if "\0" in text:
+        raise BadSample(f"{path} is not text (it has a null at {text.index(chr(0))}); pass a text file.")
+    return text
+
+
+def _json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(_text_of(path).splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise BadSample(f"{path}, line {number}, is not JSON ({error}); write one object per line.") from error
+            if not isinstance(row, dict):
+                raise BadSample(f"{path}, line {number}, is not a JSON object; write one object per line.")
+            yield row
+
+
+def _separated(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:
+    def read(path: Path) -> Table:
+        csv.field_size_limit(2**31 - 1)
+        # splitlines() would cut quoted cells at every kind of line break; csv wants only \n and \r kept as they are.
+        lines = _text_of(path).split("\n")
+        try:
+            return list(csv.DictReader((line + "\n" for line in lines if line), delimiter=delimiter, quoting=quoting))
+        except csv.Error as error:
+            raise BadSample(f"{path} is not a table with {delimiter!r} between cells: {error}.") from error
+
+    return read
+
+
+def _parquet(path: Path) -> Table:
+    _require_datasets()
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows: Table = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BadSample(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
+    return rows
+
+
+READERS: dict[str, Callable[[Path], Table]] = {
+    ".jsonl": _json_lines,
+    ".csv": _separated(",", csv.QUOTE_MINIMAL),
+    ".tsv": _separated("\t", csv.QUOTE_NONE),
+    ".parquet": _parquet,
+}
+
+
+def _data_set(name: str, subset: str | None, split: str) -> Table:
+    _require_datasets()
+    import datasets
+
+    try:
+        table: Table = datasets.load_dataset(name, subset, split=split)
+    except Exception as error:
+        # datasets raises whatever its readers and the network do
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadSample(
+            f"cannot load the data set {name!r} (subset {subset!r}, split {split!r}): {reason} "
+            "Pass a folder or a file where there is no network."
+        ) from error
+    return table
+
+
+def _require_datasets() -> None:
+    try:
+        import datasets  # noqa: F401
+    except ImportError as error:
+        raise BadSample("Parquet files and data sets need the extra: pip install 'kprune[data]'.") from error
+
+
+def _rows(table: Table, columns: Sequence[str], source: str) -> Iterator[Row]:
+    chosen = list(columns)
+    for row in table:
+        chosen = chosen or _only_text_columns(row, source)
+        missing = [column for column in chosen if column not in row]
+        if missing:
+            raise BadSample(f"{source} has no column {missing[0]!r}; it has {', '.join(map(str, row))}.")
+        texts = tuple(row[column] for column in chosen)
+        for column, text in zip(chosen, texts, strict=True):
+            if text is not None and not isinstance(text, str):
+                raise BadSample(f"column {column!r} of {source} holds {text!r:.40}, not text; name a text column.")
+        if all(text and text.strip() for text in texts):
+            yield texts
+
+
+def _only_text_columns(row: Mapping[str, Any], source: str) -> list[str]:
+    texts = [name for name, value in row.items() if isinstance(value, str)]
+    if len(texts) != 1:
+        raise BadSample(
+            f"{source} has {len(texts)} text columns ({', '.join(texts) or 'none'}); name one or two of them."
+        )
+    return texts

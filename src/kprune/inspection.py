@@ -1,0 +1,71 @@
+"""What a checkpoint folder holds, from its config and file headers alone: no weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+
+from kprune.prune import flops_per_unit, total_flops
+from kprune.record import Record, apply, dense_units, record_of
+from kprune.report import Shape
+from kprune.store import Source, class_of, reading
+from kprune.sublayer import find
+
+DEFAULT_LENGTH = 128.0
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A checkpoint's shape and size, beside those of the dense model that it was made from."""
+
+    model_type: str
+    shape: Shape
+    length: float
+    """Tokens of the input that FLOPs are counted for."""
+    flops: tuple[float, float]
+    """Encoder FLOPs on one such input, dense and present."""
+    parameters: tuple[int, int]
+    """Dense and present."""
+    bytes_on_disk: int
+    history: list[dict[str, Any]]
+
+
+def inspect(folder: Path, length: float | None = None) -> Inspection:
+    """What a folder holds; FLOPs for inputs of `length` tokens, or else of the sample's mean length."""
+    source = Source(folder)
+    with reading(source.encoder):
+        config = AutoConfig.from_pretrained(source.encoder)
+    record = record_of(config)
+    history = record["history"] if record else []
+    if length is None:
+        length = history[-1]["tokens"] / history[-1]["examples"] if history else DEFAULT_LENGTH
+    dense_flops, dense_parameters, _ = _size(config, None, length)
+    flops, parameters, units = _size(config, record, length)
+    dense = dense_units(config)
+    return Inspection(
+        model_type=config.model_type,
+        shape=Shape(units["attention"], units["ffn"], dense["attention"], dense["ffn"]),
+        length=length,
+        flops=(dense_flops, flops),
+        parameters=(dense_parameters, parameters),
+        bytes_on_disk=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        history=history,
+    )
+
+
+def _size(config: PreTrainedConfig, record: Record | None, length: float) -> tuple[float, int, dict[str, list[int]]]:
+    """FLOPs, parameters and units per kind and layer of a model built without weights."""
+    with torch.device("meta"):
+        model: PreTrainedModel = class_of(config)._from_config(config)
+    if record is not None:
+        apply(record, model)
+    sublayers = find(model)
+    costs = [flops_per_unit(sublayer, length) if sublayer.units else 0.0 for sublayer in sublayers]
+    units: dict[str, list[int]] = {}
+    for sublayer in sublayers:
+        units.setdefault(sublayer.kind, []).append(sublayer.units)
+    return total_flops(sublayers, costs), model.num_parameters(), units

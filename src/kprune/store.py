@@ -1,0 +1,202 @@
+"""Checkpoint folders: fetch one, load it, write one so that it is whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import huggingface_hub
+import transformers
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+
+from kprune.card import model_card
+from kprune.errors import BadCheckpoint, KpruneError
+from kprune.families import family_of
+from kprune.prune import Pruned
+
+SIDE_FILES = {".json", ".txt", ".model", ".jinja"}
+"""Endings of tokenizer, label and generation files, which come along as they are."""
+OWN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"}
+"""Files that `save_pretrained` writes anew."""
+
+
+def fetch(name: str) -> Path:
+    """The folder of a model: the folder of that name, or else what the hub has under it."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise BadCheckpoint(f"{name} is a file, not a model's folder; pass the folder that holds config.json.")
+    wanted = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+    except HFValidationError as error:
+        raise BadCheckpoint(f"there is no folder {name}, and it is not a hub name either; check the path.") from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise BadCheckpoint(
+            f"there is no folder {name}, and the hub did not give a model of that name "
+            f"({type(error).__name__}); check the spelling and the network, or pass a folder."
+        ) from error
+
+
+class Source:
+    """A model's folder on disk, plain or of sentence-transformers, whose encoder may lie in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.modules = self._modules()
+        encoders = [entry["path"] for entry in self.modules if entry["type"].endswith("Transformer")]
+        self.encoder_path: str = encoders[0] if encoders else ""
+        if not (self.encoder / "config.json").is_file():
+            raise BadCheckpoint(f"{self.encoder} holds no model (no config.json); pass a checkpoint's folder.")
+
+    @property
+    def encoder(self) -> Path:
+        return self.folder / self.encoder_path
+
+    @property
+    def is_sentence_transformer(self) -> bool:
+        return bool(self.modules)
+
+    def _modules(self) -> list[dict[str, str]]:
+        file = self.folder / "modules.json"
+        if not file.is_file():
+            return []
+        try:
+            entries = [{"path": str(e["path"]), "type": str(e["type"])} for e in json.loads(file.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadCheckpoint(f"{file} is not a list of modules ({error}); restore it.") from error
+        root = self.folder.resolve()
+        for entry in entries:
+            if not (root / entry["path"]).resolve().is_relative_to(root):
+                raise BadCheckpoint(f"{file} names the folder {entry['path']!r}, outside its own; restore it.")
+        return entries
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        try:
+            content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def pooling(self) -> str:
+        """How sentence-transformers pools this encoder's tokens; mean where nothing is said."""
+        for entry in self.modules:
+            if entry["type"].endswith("Pooling"):
+                config = self._json(self.folder / entry["path"] / "config.json")
+                if "pooling_mode" in config:
+                    return str(config["pooling_mode"])
+                flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
+                modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
+                return "+".join(modes) or "mean"
+        return "mean"
+
+    @property
+    def max_length(self) -> int | None:
+        """The length at which sentence-transformers truncates, where it says so."""
+        length = self._json(self.encoder / "sentence_bert_config.json").get("max_seq_length")
+        return length if isinstance(length, int) and length > 0 else None
+
+    def load(self) -> PreTrainedModel:
+        """The model, in its stored dtype, with the head that its config names."""
+        with reading(self.encoder):
+            config = AutoConfig.from_pretrained(self.encoder)
+            family_of(config)  # refused by name before any weight is read
+            loader = AutoModel if self.is_sentence_transformer else class_of(config)
+            model: PreTrainedModel = loader.from_pretrained(self.encoder, use_safetensors=True)
+        return model
+
+    def load_tokenizer(self) -> Any:
+        with reading(self.encoder):
+            return AutoTokenizer.from_pretrained(self.encoder)
+
+    def copy_to(self, target: Path) -> None:
+        """Copy all that belongs to the model beside its weights: tokenizer, labels, sentence-transformers modules."""
+        _copy_side_files(self.encoder, target / self.encoder_path)
+        if self.is_sentence_transformer:
+            _copy_side_files(self.folder, target)
+        for entry in self.modules:
+            if entry["path"] not in ("", self.encoder_path) and (self.folder / entry["path"]).is_dir():
+                shutil.copytree(self.folder / entry["path"], target / entry["path"], dirs_exist_ok=True)
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn what transformers says of a folder it cannot read into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
+
+
+def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class that a config names, or else the bare encoder's."""
+    name = (config.architectures or ["AutoModel"])[0]
+    found = getattr(transformers, name, None)
+    if isinstance(found, type) and issubclass(found, PreTrainedModel):
+        return found
+    return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
+
+
+def _copy_side_files(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix in SIDE_FILES and file.name not in OWN_FILES:
+            shutil.copyfile(file, target / file.name)
+
+
+def require_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder that exists, unless it is a checkpoint that may be replaced."""
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise KpruneError(f"{folder} exists; choose another folder, or pass --overwrite to replace it.")
+    inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
+    if inside and "config.json" not in inside and "modules.json" not in inside:
+        raise KpruneError(f"{folder} is not a model's folder, and so is not replaced; choose another.")
+
+
+@contextmanager
+def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A new folder to write into, that takes its name only when all is written; on any error nothing is left."""
+    require_free(folder, overwrite=overwrite)
+    folder = folder.absolute()
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    retired = folder.with_name(f".{folder.name}.{os.getpid()}.retired")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            folder.rename(retired)
+        partial.rename(folder)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise KpruneError(f"could not write {folder}: {reason}; nothing was left there.") from error
+    finally:
+        if retired.exists() and not folder.exists():
+            retired.rename(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def save(pruned: Pruned, folder: str | Path, *, source: Source | None = None, overwrite: bool = False) -> Path:
+    """Write a pruned model as a checkpoint folder, with its card and all that came beside the dense one."""
+    folder = Path(folder)
+    with whole_or_absent(folder, overwrite=overwrite) as partial:
+        if source is not None:
+            source.copy_to(partial)
+        pruned.model.save_pretrained(partial / (source.encoder_path if source else ""))
+        is_sentence_transformer = source is not None and source.is_sentence_transformer
+        name = source.folder.name if source else pruned.model.config.model_type
+        card = model_card(pruned, source=name, folder=folder.name, is_sentence_transformer=is_sentence_transformer)
+        (partial / "README.md").write_text(card, encoding="utf-8")
+    return folder
