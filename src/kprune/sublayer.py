@@ -55,9 +55,8 @@ class BiasOnly(nn.Module):
         return torch.empty(self.out_features, 0, dtype=like, device=device)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        if self.bias is None:
-            return torch.zeros_like(hidden_states)
-        return self.bias.expand_as(hidden_states)
+        zeros = torch.zeros_like(hidden_states)
+        return zeros if self.bias is None else zeros + self.bias  # an expanded view of it could be written to
 
 
 @dataclass(frozen=True, eq=False)

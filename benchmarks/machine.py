@@ -1,0 +1,27 @@
+"""Where and by what a figure was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def provenance() -> dict[str, str]:
+    """Command, commit and machine, for the record of a result."""
+    root = Path(__file__).parent
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    arguments = [Path(arg).name if os.sep in arg else arg for arg in sys.argv[1:]]  # no machine's paths
+    return {
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
+        "commit": commit,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}, {torch.get_num_threads()} threads",
+    }

@@ -1,0 +1,72 @@
+import pytest
+import tiny
+import torch
+
+from kprune.observe import advance, embed, forward, gradients, masked, watch
+from kprune.sublayer import find
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_a_pass_may_start_at_any_layer(family):
+    model = tiny.tiny_model(family)
+    batch = tiny.sample_of(tiny.texts()).batches[-1]
+    with torch.no_grad():
+        expected = model(**batch.inputs).logits
+        stream = embed(model, batch)
+        for layer in range(3):
+            assert torch.equal(forward(model, batch, start=layer, stream=stream).logits, expected)
+            stream = advance(model, batch, layer, stream)
+        assert torch.equal(forward(model, batch, start=3, stream=stream).logits, expected)
+        assert torch.equal(model(**batch.inputs).logits, expected)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_gradients_are_those_of_a_mask_of_each_examples_own(family):
+    model = tiny.tiny_model(family).requires_grad_(False)
+    batch = tiny.sample_of(tiny.texts()).batches[-1]
+    sublayers = find(model)
+    examples = len(batch.example)
+    masks = {s: torch.ones(examples, 1, s.units, requires_grad=True) for s in sublayers}
+    with masked(masks):
+        model(**batch.inputs).logits.square().sum().backward()
+
+    felt = {}
+
+    def feel(sublayer, features, gradient):
+        felt[sublayer] = (features * gradient).sum(1).unflatten(1, (-1, sublayer.width)).sum(2)
+
+    with gradients(sublayers, feel):
+        forward(model, batch).logits.square().sum().backward()
+    for sublayer in sublayers:
+        torch.testing.assert_close(felt[sublayer], masks[sublayer].grad[:, 0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_watching_shows_the_stream_and_the_features(family):
+    model = tiny.tiny_model(family)
+    batch = tiny.sample_of(tiny.texts()).batches[0]
+    attention, ffn = find(model)[2:4]
+    with torch.no_grad():
+        stream = advance(model, batch, 0, embed(model, batch))
+        seen = watch(model, attention, batch, stream, whole_layer=False)
+        assert torch.equal(seen.stream, stream[batch.mask])
+        after = watch(model, ffn, batch, stream, whole_layer=True)
+        assert torch.equal(after.after, advance(model, batch, 1, stream))
+        # Post-norm: what the feed-forward block reads is the normalised sum of the stream and the attention's output.
+        norm = next(module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm))
+        normed = norm(seen.stream + attention.consumer(seen.features))
+        torch.testing.assert_close(after.stream, normed, rtol=1e-4, atol=1e-5)
+
+
+def test_a_failing_pass_leaves_the_model_whole():
+    model = tiny.tiny_model()
+    batch = tiny.sample_of(tiny.texts()).batches[0]
+    before = [id(module) for module in model.modules()]
+
+    def explode(sublayer, features, gradient):
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"), gradients(find(model), explode):
+        forward(model.requires_grad_(False), batch, start=1, stream=embed(model, batch)).logits.sum().backward()
+    assert [id(module) for module in model.modules()] == before
+    assert not any(module._forward_pre_hooks for module in model.modules())
