@@ -21,6 +21,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from kprune.errors import BadCheckpoint
+from kprune.families import family_of
 from kprune.record import METHOD, apply
 
 
@@ -69,7 +70,7 @@ class PruningLoader(HfQuantizer):
 
 
 def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
-    """Refuse weights whose shapes are not those of the model, naming the first that disagrees."""
+    """Refuse weights that are not those of the model's layers, naming the first that disagrees."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         if not str(file).endswith(".safetensors"):
@@ -80,9 +81,12 @@ def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
         except (SafetensorError, OSError) as error:
             raise BadCheckpoint(f"{file} cannot be read ({error}); copy or save the folder again.") from error
     prefix = model.base_model_prefix + "."
+    layers = family_of(model.config).layers + "."
     for name, parameter in model.named_parameters():
         # A bare encoder's checkpoint has no prefix, one with a head has; each may be loaded into the other.
         found = shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)
+        if found is None and name.removeprefix(prefix).startswith(layers):
+            raise BadCheckpoint(f"{name} is missing from the weights; restore the whole folder.")
         if found is not None and found != tuple(parameter.shape):
             raise BadCheckpoint(
                 f"{name} has shape {found} in the weights and {tuple(parameter.shape)} by the pruning record: "

@@ -1,0 +1,180 @@
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kprune import KpruneError, draw, read_lines, read_rows
+from kprune.data import longest_input
+from kprune.demo import embedded_model
+from kprune.sample import examples_of, regroup
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return embedded_model().load_tokenizer()
+
+
+SENTENCES = [f"Sentence number {n} is about {'birds ' * (n % 9)}and trees." for n in range(200)]
+
+
+def test_lines_are_texts_and_blank_ones_are_not(tmp_path):
+    (tmp_path / "a.txt").write_bytes("﻿one\r\n\n  two  \n\u2028three".encode())
+    assert read_lines(tmp_path / "a.txt") == [("one",), ("two",), ("three",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe\x00", "not UTF-8 text .byte 0 is 0xff"), (b"ab\x00c", "is not text .it has a null at 2")],
+)
+def test_a_file_that_is_not_text_is_refused(content, message, tmp_path):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(KpruneError, match=message):
+        read_lines(tmp_path / "a.txt")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(KpruneError, match=r"cannot read .*missing.txt: No such file"):
+        read_lines(tmp_path / "missing.txt")
+
+
+def write_table(folder: Path, ending: str) -> Path:
+    rows = [{"id": 1, "q": 'What, "is" it?', "a": "An apple"}, {"id": 2, "q": "Where?", "a": "here, there"}]
+    path = folder / f"table{ending}"
+    if ending == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif ending == ".csv":
+        path.write_text('id,q,a\n1,"What, ""is"" it?",An apple\n2,Where?,"here, there"\n')
+    elif ending == ".tsv":
+        path.write_text('id\tq\ta\n1\tWhat, "is" it?\tAn apple\n2\tWhere?\there, there\n')
+    else:
+        import datasets
+
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
+    path = write_table(tmp_path, ending)
+    assert read_rows(str(path), ["q", "a"]) == [('What, "is" it?', "An apple"), ("Where?", "here, there")]
+    assert read_rows(str(path), ["a"]) == [("An apple",), ("here, there",)]
+    with pytest.raises(KpruneError, match=r"has no column 'text'; it has id, q, a"):
+        read_rows(str(path), ["text"])
+    with pytest.raises(KpruneError, match=r"has \d text columns .*; name one or two"):
+        read_rows(str(path))
+
+
+def test_a_folder_in_the_hubs_layout_is_a_data_set(tmp_path):
+    write_table(tmp_path, ".parquet").rename(tmp_path / "train-00000-of-00001.parquet")
+    assert read_rows(str(tmp_path), ["a"]) == [("An apple",), ("here, there",)]
+    with pytest.raises(KpruneError, match="cannot load the data set .*split 'nope'"):
+        read_rows(str(tmp_path), ["a"], split="nope")
+
+
+def test_the_only_text_column_need_not_be_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "one"}\n\n{"n": 2, "text": " "}\n{"n": 3, "text": null}')
+    assert read_rows(str(tmp_path / "a.jsonl")) == [("one",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", "{", "line 1, is not JSON"),
+        ("a.jsonl", "[1]", "line 1, is not a JSON object"),
+        ("a.jsonl", '{"text": 4}', "holds 4, not text"),
+        ("a.parquet", "no", "as Parquet"),
+        ("a.doc", "x", "ends in none of .jsonl"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(KpruneError, match=message):
+        read_rows(str(tmp_path / name), ["text"])
+
+
+def test_a_data_set_that_cannot_be_had_is_refused():
+    with pytest.raises(KpruneError, match=r"cannot load the data set 'no/such-set'.*Pass a folder or a file"):
+        read_rows("no/such-set")
+
+
+def test_tokens_are_counted_without_padding_and_met_within_one_example(tokenizer):
+    rows = [(text,) for text in SENTENCES]
+    for wanted in (1, 50, 700):
+        batches = draw(rows, tokenizer, tokens=wanted, max_length=128)
+        lengths = torch.cat([batch["attention_mask"].sum(1) for batch in batches])
+        assert wanted <= int(lengths.sum()) < wanted + int(lengths[-1])
+
+
+def test_rows_are_drawn_without_replacement_by_seed(tokenizer):
+    rows = [(text,) for text in SENTENCES]
+
+    def examples(seed, tokens):
+        batches = draw(rows, tokenizer, tokens=tokens, max_length=128, seed=seed)
+        return [tuple(example["input_ids"].tolist()) for example in examples_of(batches)]
+
+    assert examples(0, 300) == examples(0, 300) != examples(1, 300)
+    assert len(set(examples(0, 10**6))) == len(SENTENCES)
+
+
+def test_less_text_than_asked_for_is_used_up_and_told(tokenizer, caplog):
+    batches = draw([("one two three",)], tokenizer, tokens=100, max_length=128)
+    assert int(batches[0]["attention_mask"].sum()) == 5
+    assert "the data hold 5 tokens, fewer than the 100 asked for" in caplog.text
+
+
+def test_no_text_at_all_is_refused(tokenizer):
+    with pytest.raises(KpruneError, match="no text in it"):
+        draw([], tokenizer, tokens=100, max_length=128)
+
+
+def test_pairs_and_long_texts(tokenizer):
+    batch = draw([("a " * 300, "b " * 300)], tokenizer, tokens=10, max_length=32)[0]
+    assert batch["input_ids"].shape == (1, 32)
+    assert set(batch["token_type_ids"].unique().tolist()) == {0, 1}
+
+
+def test_masking_marks_what_it_masks_and_spares_special_tokens(tokenizer):
+    rows = [(text,) for text in SENTENCES]
+    plain = draw(rows, tokenizer, tokens=2000, max_length=64)
+    masked = draw(rows, tokenizer, tokens=2000, max_length=64, masked=True)
+    share = []
+    for before, after in zip(plain, masked, strict=True):
+        chosen = after["labels"] != -100
+        assert (after["input_ids"][chosen] == tokenizer.mask_token_id).all()
+        assert torch.equal(after["labels"][chosen], before["input_ids"][chosen])
+        assert torch.equal(after["input_ids"][~chosen], before["input_ids"][~chosen])
+        assert not torch.isin(before["input_ids"][chosen], torch.tensor(tokenizer.all_special_ids)).any()
+        share.append(float(chosen.sum() / before["attention_mask"].sum()))
+    assert 0.08 < sum(share) / len(share) < 0.18
+
+
+@pytest.mark.parametrize(("family", "expected"), [("bert", 66), ("roberta", 64), ("camembert", 64), ("distilbert", 66)])
+def test_the_longest_input_runs_and_is_the_longest(family, expected, tokenizer):
+    model = tiny.tiny_model(family, "embedding")
+    longest = longest_input(tokenizer, model.config)
+    assert longest == expected
+    model(input_ids=torch.full((1, longest), 7))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, longest + 1), 7))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 100), st.integers(1, 9), st.booleans())
+def test_regrouping_keeps_every_token_of_every_example(lengths, tokens, size, left):
+    inputs = [torch.arange(5, 5 + length) + number for number, length in enumerate(lengths)]
+    sample = regroup(
+        examples_of(tiny.batched(inputs, size, left=left, extra=2)), tokens=tokens, pad_id=1, device=torch.device("cpu")
+    )
+    assert sample.tokens == sum(lengths)
+    assert sample.examples == len(lengths)
+    seen = {}
+    for batch in sample.batches:
+        assert batch.mask.numel() <= tokens or len(batch.mask) == 1
+        for number, ids, mask in zip(batch.example.tolist(), batch.inputs["input_ids"], batch.mask, strict=True):
+            seen[number] = ids[mask]
+            assert (ids[~mask] == 1).all()
+    assert all(torch.equal(seen[number], ids) for number, ids in enumerate(inputs))

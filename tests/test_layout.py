@@ -1,0 +1,65 @@
+"""Imports point one way, and the maths knows nothing of models."""
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src/kprune"
+MATHS = {"knowledge", "search", "refit", "cost"}
+LEVELS = [
+    {"errors", "settings", *MATHS},
+    {"families", "sample"},
+    {"sublayer", "outputs", "data"},
+    {"observe", "record"},
+    {"measure", "streams", "plugin"},
+    {"prune"},
+    {"card", "report"},
+    {"store"},
+    {"inspection"},
+    {"demo"},
+    {"__init__", "cli", "__main__"},
+]
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "kprune" else {module}
+    return found
+
+
+def own(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports(path) if name.startswith("kprune.")}
+
+
+def test_every_module_has_a_level():
+    assert {path.stem for path in SOURCE.glob("*.py")} == set().union(*LEVELS)
+
+
+def test_imports_point_one_way():
+    for number, level in enumerate(LEVELS):
+        below = set().union(*LEVELS[:number])
+        for name in level:
+            used = own(SOURCE / f"{name}.py") - {"errors"}
+            allowed = below if name not in ("__main__", "cli") else below | {"cli"}
+            assert used <= allowed, f"{name} imports {sorted(used - allowed)}"
+
+
+def test_the_maths_imports_only_torch():
+    for name in MATHS:
+        assert imports(SOURCE / f"{name}.py") <= {"torch", "__future__"}, name
+
+
+def test_only_one_module_hooks():
+    for path in SOURCE.glob("*.py"):
+        if path.stem != "observe":
+            assert "register_forward" not in path.read_text(), path.stem
+
+
+def test_pruning_neither_prints_nor_writes():
+    for name in ("prune", "measure", "streams", "observe", "sublayer", *MATHS):
+        names = {node.id for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())) if isinstance(node, ast.Name)}
+        assert not names & {"print", "open"}, name

@@ -1,0 +1,232 @@
+import copy
+import dataclasses
+
+import pytest
+import tiny
+import torch
+
+from kprune import KpruneError, prune
+from kprune import prune as prune_function
+from kprune.sublayer import find, shrink
+
+# `kprune.prune` is the function; the module is reached by its full name.
+prune_module = __import__("sys").modules["kprune.prune"]
+
+BATCHES = tiny.batched(tiny.texts(64))
+SMALL = {"ridge": 1e-4}
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("kind", tiny.KIND_NAMES)
+def test_zero_reduction_returns_the_teacher_bit_for_bit(family, kind):
+    model = tiny.tiny_model(family, kind)
+    pruned = prune(model, BATCHES, reduction=0.0)
+    assert pruned.reduction == 0.0
+    assert tiny.same_outputs(model, pruned.model, BATCHES[0])
+    assert getattr(pruned.model.config, "quantization_config", None) is None
+    weights = pruned.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])
+def test_the_budget_is_never_exceeded_and_missed_by_less_than_one_head(family, criterion):
+    model = tiny.tiny_model(family)
+    reductions = [0.05, 0.5, 0.95] if criterion != "fisher" else [n / 20 for n in range(1, 20)]
+    for reduction in reductions:
+        pruned = prune(model, BATCHES[:3], reduction=reduction, criterion=criterion, **SMALL)
+        dense, left = pruned.flops
+        length = pruned.tokens / pruned.examples
+        head = 8 * length * 32 * 8 + 4 * length**2 * 8
+        assert left <= (1 - reduction) * dense
+        assert (1 - reduction) * dense - left < head
+        kept = {(s.index, s.kind): s.units for s in find(pruned.model)}
+        assert kept == {(step.layer, step.kind): len(step.kept) for step in pruned.steps}
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("kind", tiny.KIND_NAMES)
+def test_every_family_and_kind_is_pruned(family, kind):
+    model = tiny.tiny_model(family, kind)
+    pruned = prune(model, BATCHES, reduction=0.6)
+    assert pruned.reduction >= 0.6
+    assert pruned.parameters[1] == pruned.model.num_parameters() < pruned.parameters[0] == model.num_parameters()
+    assert all(0 <= step.error_after <= step.error_before * (1 + 1e-6) for step in pruned.steps)
+    with torch.no_grad():
+        assert all(value.isfinite().all() for value in pruned.model(**BATCHES[0]).to_tuple())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_teacher_is_left_as_it_was(dtype):
+    model = tiny.tiny_model("bert").to(dtype).train()
+    model.bert.embeddings.requires_grad_(False)
+    model.bert.encoder.layer[0].eval()
+    before = copy.deepcopy(model)
+    pruned = prune(model, BATCHES, reduction=0.5, **SMALL)
+    for (name, was), (_, now) in zip(before.named_parameters(), model.named_parameters(), strict=True):
+        assert torch.equal(was, now), name
+        assert (was.dtype, was.requires_grad) == (now.dtype, now.requires_grad)
+        assert now.grad is None
+    for was, now in zip(before.modules(), model.modules(), strict=True):
+        assert was.training == now.training
+        assert not now._forward_hooks
+        assert not now._forward_pre_hooks
+    assert model.config.to_dict() == before.config.to_dict()
+    # The student comes in the same dtype and trainability, and shares no memory with the teacher.
+    assert {p.dtype for p in pruned.model.parameters()} == {dtype}
+    assert not any(p.requires_grad for p in pruned.model.bert.embeddings.parameters())
+    assert pruned.model.bert.encoder.layer[1].output.dense.weight.requires_grad
+    assert pruned.model.training
+    theirs = {p.data_ptr() for p in model.parameters() if p.numel()}
+    assert not theirs & {p.data_ptr() for p in pruned.model.parameters() if p.numel()}
+
+
+def test_half_precision_is_calibrated_in_float32():
+    model = tiny.tiny_model("bert").half()
+    coarse = prune(model, BATCHES, reduction=0.5)
+    fine = prune(copy.deepcopy(model).float(), BATCHES, reduction=0.5)
+    assert [step.kept for step in coarse.steps] == [step.kept for step in fine.steps]
+    for small, exact in zip(coarse.model.parameters(), fine.model.parameters(), strict=True):
+        assert torch.equal(small, exact.half())
+
+
+@pytest.mark.parametrize("criterion", ["paper", "fisher"])
+def test_the_result_does_not_depend_on_batches_or_padding(criterion, monkeypatch):
+    model = tiny.tiny_model("roberta", "question answering")
+    inputs = tiny.texts(48)
+    expected = prune(model, tiny.batched(inputs), reduction=0.6, criterion=criterion)
+    ways = [tiny.batched(inputs, size=1), tiny.batched(inputs, size=48, extra=9), tiny.batched(inputs, left=True)]
+    monkeypatch.setattr(prune_module, "ACTIVATION_BYTES", 300_000)  # batches of our own making are small, too
+    for batches in ways:
+        other = prune(model, batches, reduction=0.6, criterion=criterion)
+        assert [step.kept for step in other.steps] == [step.kept for step in expected.steps]
+        for one, two in zip(other.model.parameters(), expected.model.parameters(), strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("criterion", ["paper", "fisher", "released"])
+def test_the_same_seed_gives_the_same_result(criterion):
+    model = tiny.tiny_model()
+    torch.manual_seed(1)
+    one = prune(model, BATCHES, reduction=0.6, criterion=criterion, seed=5)
+    torch.manual_seed(2)
+    two = prune(model, BATCHES, reduction=0.6, criterion=criterion, seed=5)
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
+    if criterion == "fisher":
+        other = prune(model, BATCHES, reduction=0.6, criterion=criterion, seed=6)
+        assert [step.kept for step in other.steps] != [step.kept for step in one.steps]
+
+
+def test_the_refit_brings_the_student_closer_to_the_teacher():
+    model = tiny.tiny_model("bert", "embedding")
+    pruned = prune(model, BATCHES, reduction=0.5)
+    held_out = tiny.batched(tiny.texts(32, seed=9))
+    bare = copy.deepcopy(model)
+    for sublayer, step in zip(find(bare), pruned.steps, strict=True):
+        shrink(sublayer, torch.isin(torch.arange(step.units), torch.tensor(step.kept)))
+
+    def distance(other):
+        with torch.no_grad():
+            return sum(
+                float((other(**b)[0] - model(**b)[0])[b["attention_mask"].bool()].square().sum()) for b in held_out
+            )
+
+    assert distance(pruned.model) < 0.5 * distance(bare)
+
+
+def test_a_pruned_model_can_be_pruned_again():
+    model = tiny.tiny_model()
+    once = prune(model, BATCHES, reduction=0.9)
+    assert any(not step.kept for step in once.steps), "no sublayer was emptied: the case is too easy"
+    twice = prune(once.model, BATCHES, reduction=0.5)
+    assert twice.flops[0] == pytest.approx(once.flops[1])
+    assert twice.reduction >= 0.5
+    assert len(twice.model.config.quantization_config["history"]) == 2
+
+
+def test_labels_mark_what_a_masked_language_model_is_asked_for():
+    model = tiny.tiny_model("bert", "masked language model")
+    labelled = [{**b, "labels": torch.where(b["input_ids"] % 7 == 0, b["input_ids"], -100)} for b in BATCHES]
+    some, all_tokens = (prune(model, b, reduction=0.6) for b in (labelled, BATCHES))
+    assert [step.kept for step in some.steps] != [step.kept for step in all_tokens.steps]
+
+
+def test_progress_is_told_from_start_to_end():
+    told = []
+    prune(tiny.tiny_model(), BATCHES, reduction=0.5, progress=told.append)
+    fractions = [progress.fraction for progress in told]
+    assert fractions == sorted(fractions)
+    assert fractions[0] == 0.0
+    assert fractions[-1] == pytest.approx(1.0)
+    steps = [progress.step for progress in told if progress.step]
+    assert [step.name for step in steps] == [f"layer {i} {k}" for i in range(3) for k in ("attention", "ffn")]
+
+
+def test_the_result_is_frozen():
+    pruned = prune_function(tiny.tiny_model(), BATCHES, reduction=0.1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pruned.seconds = 0.0
+
+
+@pytest.mark.parametrize("reduction", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_reduction_outside_its_range_is_refused(reduction):
+    with pytest.raises(KpruneError, match=f"reduction is {reduction}"):
+        prune(tiny.tiny_model(), BATCHES, reduction=reduction)
+
+
+def test_an_unreachable_reduction_is_refused_with_the_largest():
+    with pytest.raises(KpruneError, match=r"reduction 0\.9999 would leave no unit at all; the largest .* is 0\.99"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.9999)
+
+
+def test_an_empty_sample_is_refused():
+    for batches in ([], [{"input_ids": torch.ones(2, 4, dtype=torch.long), "attention_mask": torch.zeros(2, 4)}]):
+        with pytest.raises(KpruneError, match="the sample is empty"):
+            prune(tiny.tiny_model(), batches, reduction=0.5)
+
+
+def test_a_sample_too_small_for_the_refit_is_refused_unless_a_ridge_is_given():
+    few = tiny.batched(tiny.texts(2, shortest=10, longest=10))
+    with pytest.raises(KpruneError, match="the sample has 20 tokens, and the refit of 48 features .*add 28 tokens"):
+        prune(tiny.tiny_model(), few, reduction=0.5)
+    assert prune(tiny.tiny_model(), few, reduction=0.5, ridge=0.01).reduction >= 0.5
+
+
+def test_batches_of_the_wrong_form_are_refused():
+    with pytest.raises(KpruneError, match="no 'input_ids', only \\['ids'\\]"):
+        prune(tiny.tiny_model(), [{"ids": torch.ones(2, 3)}], reduction=0.5)
+    with pytest.raises(KpruneError, match=r"input_ids have shape \(3,\)"):
+        prune(tiny.tiny_model(), [{"input_ids": torch.ones(3, dtype=torch.long)}], reduction=0.5)
+    wrong = {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 3, 3)}
+    with pytest.raises(KpruneError, match=r"attention_mask has shape \(2, 3, 3\)"):
+        prune(tiny.tiny_model(), [wrong], reduction=0.5)
+
+
+def test_weights_that_are_not_finite_are_named():
+    model = tiny.tiny_model()
+    with torch.no_grad():
+        model.bert.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
+    with pytest.raises(KpruneError, match=r"bert\.encoder\.layer\.1\.output\.dense\.weight has NaN"):
+        prune(model, BATCHES, reduction=0.5)
+
+
+def test_activations_that_are_not_finite_are_told():
+    model = tiny.tiny_model()
+    with torch.no_grad():
+        model.bert.encoder.layer[2].output.dense.weight.fill_(3e38)
+    with pytest.raises(KpruneError, match="outputs on the sample are not finite"):
+        prune(model, BATCHES, reduction=0.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"criterion": "magic"}, "criterion 'magic' is not known; use one of fisher"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"rep_weight": -1.0}, "rep_weight is -1.0"),
+        ({"pooling": "last"}, "pooling 'last' is not known"),
+    ],
+)
+def test_bad_options_are_refused(option, message):
+    with pytest.raises(KpruneError, match=message):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.5, **option)

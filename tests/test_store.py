@@ -1,0 +1,334 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import kprune
+from kprune.demo import embedded_model
+from kprune.record import record_of
+from kprune.store import Source, save, whole_or_absent
+
+BATCHES = tiny.batched(tiny.texts(64))
+
+
+@pytest.fixture(scope="module")
+def pruned():
+    """A model with every oddity: uneven layers, an emptied attention and an emptied feed-forward block."""
+    result = kprune.prune(tiny.tiny_model(), BATCHES, reduction=0.85)
+    assert any(not step.kept for step in result.steps)
+    return result
+
+
+@pytest.fixture
+def folder(pruned, tmp_path):
+    pruned.model.save_pretrained(tmp_path / "small")
+    return tmp_path / "small"
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("kind", tiny.KIND_NAMES)
+def test_load_save_load_is_bit_for_bit(family, kind, tmp_path):
+    small = kprune.prune(tiny.tiny_model(family, kind), BATCHES, reduction=0.8).model
+    loader = tiny.HEADS[kind][0]
+    small.save_pretrained(tmp_path / "one")
+    once = loader.from_pretrained(tmp_path / "one")
+    once.save_pretrained(tmp_path / "two")
+    twice = loader.from_pretrained(tmp_path / "two")
+    for model in (once, twice):
+        assert type(model) is type(small)
+        assert tiny.same_outputs(small, model, BATCHES[0])
+    assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
+    assert (tmp_path / "one/config.json").read_text() == (tmp_path / "two/config.json").read_text()
+    assert not [file for file in (tmp_path / "one").rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
+
+
+def test_a_saved_file_is_really_smaller(pruned, folder, tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path / "dense")
+    sizes = [(path / "model.safetensors").stat().st_size for path in (tmp_path / "dense", folder)]
+    saved = 4 * (pruned.parameters[0] - pruned.parameters[1])
+    assert sizes[0] - sizes[1] >= saved
+
+
+def test_a_loaded_model_behaves_as_a_dense_one(pruned, folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert not getattr(model, "is_quantized", False)
+    assert model.half().dtype == torch.float16
+    assert model.float().to("cpu").dtype == torch.float32
+    assert AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    labels = torch.zeros(8, dtype=torch.long)
+    losses = []
+    for _ in range(5):
+        loss = model(**BATCHES[0], labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+
+
+def test_it_can_be_compiled(pruned):
+    # The eager backend runs what dynamo traces, without a C++ compiler.
+    compiled = torch.compile(pruned.model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(**BATCHES[0]).logits, pruned.model(**BATCHES[0]).logits)
+
+
+def test_the_trainer_trains_and_saves_it(folder, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    rows = [{"input_ids": text[:4], "labels": torch.tensor(1)} for text in tiny.texts(8)]
+    arguments = TrainingArguments(str(tmp_path / "run"), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "trained"))
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path / "trained")
+    assert tiny.same_outputs(model.eval(), again, BATCHES[0])
+
+
+def test_an_encoder_is_read_out_of_a_model_with_a_head_and_the_other_way_round(pruned, folder, tmp_path):
+    bare = AutoModel.from_pretrained(folder)
+    assert tiny.same_outputs(bare, pruned.model.bert, BATCHES[0])
+    bare.save_pretrained(tmp_path / "bare")
+    headed = AutoModelForSequenceClassification.from_pretrained(tmp_path / "bare", num_labels=3)
+    assert tiny.same_outputs(headed.bert, bare, BATCHES[0])
+    assert headed.classifier.weight.isfinite().all()
+    assert AutoModelForMaskedLM.from_pretrained(tmp_path / "bare").num_parameters() > 0
+
+
+def test_a_config_passed_by_hand_works(pruned, folder):
+    config = AutoModelForSequenceClassification.from_pretrained(folder).config
+    model = AutoModelForSequenceClassification.from_pretrained(folder, config=config)
+    assert tiny.same_outputs(model, pruned.model, BATCHES[0])
+
+
+def test_without_kprune_loading_fails_loudly(folder):
+    code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(folder)!r})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert "size mismatch" in run.stderr.lower() or "mismatch" in run.stderr.lower()
+
+
+def change_record(folder: Path, change) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(config["quantization_config"])
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r["per_layer"].pop(), "per_layer' has 2 layers, the config 3 layers"),
+        (lambda r: r.update(per_layer="x"), "per_layer' has 'x'"),
+        (lambda r: r["per_layer"][0].update(attention=5), "layer 0 of the record has 5 attention units, .* 0 to 4"),
+        (lambda r: r["per_layer"][0].update(ffn=-1), "layer 0 of the record has -1 ffn units"),
+        (lambda r: r["per_layer"][0].update(ffn=10**12), "has 1000000000000 ffn units, the config allows 0 to 48"),
+        (lambda r: r["per_layer"][0].update(ffn=True), "has True ffn units"),
+        (lambda r: r["per_layer"][0].update(ffn="3"), "has '3' ffn units"),
+        (lambda r: r["per_layer"][1].pop("ffn"), "layer 1 of the record is .*, not counts of"),
+        (lambda r: r.update(format=9), "format 9 and this kprune reads 1"),
+        (lambda r: r.pop("per_layer"), "per_layer' has None"),
+    ],
+)
+def test_a_tampered_record_is_refused_with_what_disagrees(folder, change, message):
+    change_record(folder, change)
+    with pytest.raises(kprune.KpruneError, match=message):
+        AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_weights_of_another_model_are_refused_with_what_disagrees(folder, tmp_path):
+    other = kprune.prune(tiny.tiny_model(), BATCHES, reduction=0.4).model
+    other.save_pretrained(tmp_path / "other")
+    shutil.copy(tmp_path / "other/model.safetensors", folder / "model.safetensors")
+    with pytest.raises(kprune.KpruneError, match=r"has shape \(.*\) in the weights and \(.*\) by the pruning record"):
+        AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_damaged_weights_are_refused(folder):
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(kprune.KpruneError, match="cannot be read"):
+        AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_a_missing_weight_is_not_made_up_in_silence(folder, capfd):
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("intermediate.dense.weight"))
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(kprune.KpruneError, match=f"{name}.* is missing"):
+        AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_a_folder_is_whole_or_absent(tmp_path):
+    target = tmp_path / "out"
+    with pytest.raises(ZeroDivisionError), whole_or_absent(target) as partial:
+        (partial / "half").write_text("x")
+        1 / 0  # noqa: B018
+    assert list(tmp_path.iterdir()) == []
+    with whole_or_absent(target) as partial:
+        (partial / "config.json").write_text("{}")
+    assert [path.name for path in target.iterdir()] == ["config.json"]
+
+
+def test_an_existing_folder_is_replaced_only_when_asked_and_only_by_a_whole_one(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "config.json").write_text("old")
+    with pytest.raises(kprune.KpruneError, match="exists; choose another folder, or pass --overwrite"), whole_or_absent(target):
+        pass
+    with pytest.raises(ZeroDivisionError), whole_or_absent(target, overwrite=True):
+        1 / 0  # noqa: B018
+    assert (target / "config.json").read_text() == "old"
+    with whole_or_absent(target, overwrite=True) as partial:
+        (partial / "config.json").write_text("new")
+    assert (target / "config.json").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_is_no_checkpoint_is_never_replaced(tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters/mother.txt").write_text("dear")
+    with pytest.raises(kprune.KpruneError, match="is not a model's folder"), whole_or_absent(tmp_path / "letters", overwrite=True):
+        pass
+    assert (tmp_path / "letters/mother.txt").read_text() == "dear"
+
+
+FULL_DISK = """
+import resource, signal, sys, torch
+import kprune, tiny
+from kprune.store import save
+pruned = kprune.prune(tiny.tiny_model(), tiny.batched(tiny.texts(64)), reduction=0.5)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # every write beyond this fails, as on a full disk
+try:
+    save(pruned, sys.argv[1])
+except kprune.KpruneError as error:
+    print(error)
+"""
+
+KILLED = """
+import os, signal, sys
+import kprune, tiny, kprune.store
+from transformers import PreTrainedModel
+pruned = kprune.prune(tiny.tiny_model(), tiny.batched(tiny.texts(64)), reduction=0.5)
+write = PreTrainedModel.save_pretrained
+def write_and_die(self, folder, **kwargs):
+    write(self, folder, **kwargs)
+    os.kill(os.getpid(), signal.SIGKILL)
+PreTrainedModel.save_pretrained = write_and_die
+kprune.save(pruned, sys.argv[1])
+"""
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    run = run_python(FULL_DISK, str(tmp_path / "out"))
+    assert run.returncode == 0, run.stderr
+    assert "could not write" in run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_in_the_middle_of_saving_leaves_no_folder(tmp_path):
+    run = run_python(KILLED, str(tmp_path / "out"))
+    assert run.returncode == -9
+    assert not (tmp_path / "out").exists()
+    result = kprune.prune(tiny.tiny_model(), BATCHES, reduction=0.5)
+    save(result, tmp_path / "out")  # and does not stand in the way of the next run
+    assert Source(tmp_path / "out").load().num_parameters() == result.parameters[1]
+
+
+def test_a_card_says_what_was_done(pruned, tmp_path):
+    folder = save(pruned, tmp_path / "small")
+    card = (folder / "README.md").read_text()
+    assert f"{pruned.reduction:.1%} of the encoder's FLOPs were removed" in card
+    assert 'BertForSequenceClassification.from_pretrained("small")' in card
+    assert all(f"| {s.layer} | {s.kind} | {len(s.kept)} of {s.units} |" in card for s in pruned.steps)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(kprune.KpruneError, match="holds no model"):
+        Source(tmp_path)
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    model = tiny.tiny_model()
+    model.config.architectures = ["BertForSequenceClassification"]
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(kprune.KpruneError, match="cannot load"):
+        Source(tmp_path).load()
+
+
+def test_modules_may_not_lead_out_of_their_folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/modules.json").write_text('[{"path": "../../etc", "type": "sentence_transformers.models.Pooling"}]')
+    with pytest.raises(kprune.KpruneError, match="outside its own"):
+        Source(tmp_path / "in")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls+max"),
+    ],
+)
+def test_pooling_is_read_from_a_sentence_transformers_folder(config, expected, tmp_path):
+    tiny.tiny_model("bert", "embedding").save_pretrained(tmp_path / "0_Transformer")
+    modules = [
+        {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(config))
+    source = Source(tmp_path)
+    assert source.pooling == expected
+    pruned = kprune.prune(source.load(), BATCHES, reduction=0.5)
+    folder = save(pruned, tmp_path / "out", source=source)
+    assert record_of(AutoConfig.from_pretrained(folder / "0_Transformer")) is not None
+    assert json.loads((folder / "1_Pooling/config.json").read_text()) == config
+
+
+@pytest.mark.real
+def test_sentence_transformers_and_pipelines_read_it(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from transformers import pipeline
+
+    source = embedded_model()
+    model, tokenizer = source.load(), source.load_tokenizer()
+    sentences = ["A man is playing a guitar.", "The stock market fell sharply today.", "Someone plays music."]
+    batches = [tokenizer(sentences, padding=True, return_tensors="pt")]
+    pruned = kprune.prune(model, batches, reduction=0.3, pooling=source.pooling, ridge=1e-2)
+    folder = save(pruned, tmp_path / "small", source=source)
+    embedder = SentenceTransformer(str(folder))
+    embeddings = torch.tensor(embedder.encode(sentences))
+    assert embedder.max_seq_length == source.max_length == 256
+    from kprune.outputs import pool
+
+    with torch.no_grad():
+        ours = pool(pruned.model(**batches[0]).last_hidden_state, batches[0]["attention_mask"].bool(), source.pooling)
+    torch.testing.assert_close(embeddings, ours, rtol=1e-3, atol=1e-4)
+    features = pipeline("feature-extraction", model=str(folder))(sentences[0], return_tensors=True)
+    with torch.no_grad():
+        expected = pruned.model(**tokenizer(sentences[0], return_tensors="pt")).last_hidden_state
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4)
+    for name in ("tokenizer.json", "vocab.txt", "1_Pooling/config.json", "modules.json"):
+        assert (folder / name).read_bytes() == (source.folder / name).read_bytes()
