@@ -42,7 +42,11 @@ def fidelity(kind: OutputKind, dense: list[Any], pruned: list[Any], labels: list
     """Mean loss of knowledge per example at temperature 1, agreement of the most likely classes, accuracy."""
     lost, agree, right, rows, examples = 0.0, 0.0, 0.0, 0, set()
     for (expected, weights, numbers), (values, _, _) in zip(dense, pruned, strict=True):
-        loss = divergence(values, expected, weights, 1.0) if kind.is_distribution else squared_error(values, expected, weights)
+        loss = (
+            divergence(values, expected, weights, 1.0)
+            if kind.is_distribution
+            else squared_error(values, expected, weights)
+        )
         lost += float(loss.sum())
         agree += float((values.argmax(-1) == expected.argmax(-1)).sum())
         rows += len(values)
@@ -63,9 +67,7 @@ def held_out(
     """The first `limit` rows of the validation split, as a sample."""
     length = min(longest_input(tokenizer, model.config), source.max_length or 10**9)
     chosen = rows[:limit]
-    encoded = [
-        tokenizer(*row, truncation=True, max_length=length, return_tensors="pt") for row in chosen
-    ]
+    encoded = [tokenizer(*row, truncation=True, max_length=length, return_tensors="pt") for row in chosen]
     sample = regroup(examples_of(encoded), tokens=4096, pad_id=model.config.pad_token_id, device=model.device)
     return sample, labels[:limit] if labels else None
 

@@ -71,7 +71,7 @@ def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
 def test_a_folder_in_the_hubs_layout_is_a_data_set(tmp_path):
     write_table(tmp_path, ".parquet").rename(tmp_path / "train-00000-of-00001.parquet")
     assert read_rows(str(tmp_path), ["a"]) == [("An apple",), ("here, there",)]
-    with pytest.raises(KpruneError, match="cannot load the data set .*split 'nope'"):
+    with pytest.raises(KpruneError, match=r"cannot load the data set .*split 'nope'"):
         read_rows(str(tmp_path), ["a"], split="nope")
 
 

@@ -135,7 +135,7 @@ def test_representational_knowledge_is_the_change_measured_when_the_unit_is_mask
             mask[unit] = 0.0
             change = 0.0
             outputs = []
-            handle = sublayer.consumer.register_forward_hook(lambda m, a, output: outputs.append(output))
+            handle = sublayer.consumer.register_forward_hook(lambda m, a, out, outputs=outputs: outputs.append(out))
             for batch in sample.batches:
                 with torch.no_grad():
                     model(**batch.inputs)
@@ -195,14 +195,17 @@ def test_knowledge_does_not_depend_on_how_examples_are_batched(criterion, kind_n
 def test_sums_over_parts_of_a_sample_add_up():
     features, gradient = torch.randn(30, 12), torch.randn(6, 12)
     whole, parts = Knowledge(3, 4, torch.device("cpu")), Knowledge(3, 4, torch.device("cpu"))
-    whole.add_features(features)
+    whole.add_features(features, torch.ones(30))
     whole.add_gradient(gradient, torch.arange(6))
     for rows in range(3):
-        parts.add_features(features[10 * rows : 10 * rows + 10])
+        padded = torch.cat([features[10 * rows : 10 * rows + 10], torch.randn(4, 12)])
+        parts.add_features(padded, torch.tensor([1.0] * 10 + [0.0] * 4))
         parts.add_gradient(gradient[2 * rows : 2 * rows + 2], torch.arange(2))
-    torch.testing.assert_close(parts.predictive(6), whole.predictive(6))
+    torch.testing.assert_close(parts.predictive(6), whole.predictive(6), rtol=1e-5, atol=0)
     weight = torch.randn(5, 12)
-    torch.testing.assert_close(parts.representational(weight, 6, 30), whole.representational(weight, 6, 30))
+    torch.testing.assert_close(
+        parts.representational(weight, 6, 30), whole.representational(weight, 6, 30), rtol=1e-5, atol=0
+    )
 
 
 def test_a_last_group_that_is_not_full_is_averaged_over_its_own_size():

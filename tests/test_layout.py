@@ -61,5 +61,7 @@ def test_only_one_module_hooks():
 
 def test_pruning_neither_prints_nor_writes():
     for name in ("prune", "measure", "streams", "observe", "sublayer", *MATHS):
-        names = {node.id for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())) if isinstance(node, ast.Name)}
+        names = {
+            node.id for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())) if isinstance(node, ast.Name)
+        }
         assert not names & {"print", "open"}, name

@@ -48,13 +48,14 @@ def test_watching_shows_the_stream_and_the_features(family):
     attention, ffn = find(model)[2:4]
     with torch.no_grad():
         stream = advance(model, batch, 0, embed(model, batch))
-        seen = watch(model, attention, batch, stream, whole_layer=False)
+        seen = watch(model, attention, batch, stream, until="output")
         assert torch.equal(seen.stream, stream[batch.mask])
-        after = watch(model, ffn, batch, stream, whole_layer=True)
+        after = watch(model, ffn, batch, stream, until="layer")
         assert torch.equal(after.after, advance(model, batch, 1, stream))
         # Post-norm: what the feed-forward block reads is the normalised sum of the stream and the attention's output.
         norm = next(module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm))
-        normed = norm(seen.stream + attention.consumer(seen.features))
+        torch.testing.assert_close(seen.output, attention.consumer(seen.features))
+        normed = norm(seen.stream + seen.output)
         torch.testing.assert_close(after.stream, normed, rtol=1e-4, atol=1e-5)
 
 

@@ -187,7 +187,7 @@ def test_an_empty_sample_is_refused():
 
 def test_a_sample_too_small_for_the_refit_is_refused_unless_a_ridge_is_given():
     few = tiny.batched(tiny.texts(2, shortest=10, longest=10))
-    with pytest.raises(KpruneError, match="the sample has 20 tokens, and the refit of 48 features .*add 28 tokens"):
+    with pytest.raises(KpruneError, match=r"the sample has 20 tokens, and the refit of 48 features .*add 28 tokens"):
         prune(tiny.tiny_model(), few, reduction=0.5)
     assert prune(tiny.tiny_model(), few, reduction=0.5, ridge=0.01).reduction >= 0.5
 

@@ -171,9 +171,14 @@ def test_a_missing_weight_is_not_made_up_in_silence(folder, capfd):
 
 def test_a_folder_is_whole_or_absent(tmp_path):
     target = tmp_path / "out"
-    with pytest.raises(ZeroDivisionError), whole_or_absent(target) as partial:
-        (partial / "half").write_text("x")
-        1 / 0  # noqa: B018
+
+    def write_and_fail():
+        with whole_or_absent(target) as partial:
+            (partial / "half").write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_and_fail()
     assert list(tmp_path.iterdir()) == []
     with whole_or_absent(target) as partial:
         (partial / "config.json").write_text("{}")
@@ -184,7 +189,10 @@ def test_an_existing_folder_is_replaced_only_when_asked_and_only_by_a_whole_one(
     target = tmp_path / "out"
     target.mkdir()
     (target / "config.json").write_text("old")
-    with pytest.raises(kprune.KpruneError, match="exists; choose another folder, or pass --overwrite"), whole_or_absent(target):
+    with (
+        pytest.raises(kprune.KpruneError, match="exists; choose another folder, or pass --overwrite"),
+        whole_or_absent(target),
+    ):
         pass
     with pytest.raises(ZeroDivisionError), whole_or_absent(target, overwrite=True):
         1 / 0  # noqa: B018
@@ -198,7 +206,10 @@ def test_an_existing_folder_is_replaced_only_when_asked_and_only_by_a_whole_one(
 def test_a_folder_that_is_no_checkpoint_is_never_replaced(tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/mother.txt").write_text("dear")
-    with pytest.raises(kprune.KpruneError, match="is not a model's folder"), whole_or_absent(tmp_path / "letters", overwrite=True):
+    with (
+        pytest.raises(kprune.KpruneError, match="is not a model's folder"),
+        whole_or_absent(tmp_path / "letters", overwrite=True),
+    ):
         pass
     assert (tmp_path / "letters/mother.txt").read_text() == "dear"
 

@@ -63,13 +63,13 @@ class Knowledge:
         self.squares = torch.zeros(units, dtype=torch.float64, device=device)
         self.grams = torch.zeros(units, width, width, dtype=torch.float64, device=device)
 
-    def add_features(self, features: Tensor) -> None:
-        """Add real tokens' features, (tokens, features)."""
+    def add_features(self, features: Tensor, real: Tensor) -> None:
+        """Add tokens' features, (tokens, features); `real` is 1 at real tokens and 0 at padding, (tokens,)."""
         if self.width == 1:
-            self.grams += features.square().sum(0)[:, None, None]
+            self.grams += (real @ features.square())[:, None, None]
         else:
-            by_unit = features.unflatten(1, (-1, self.width)).transpose(0, 1)  # (units, tokens, width)
-            self.grams += by_unit.transpose(1, 2) @ by_unit
+            by_unit = (real[:, None] * features).unflatten(1, (-1, self.width)).transpose(0, 1)
+            self.grams += by_unit.transpose(1, 2) @ by_unit  # (units, width, tokens) by (units, tokens, width)
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
         """Add ∂K/∂m of each example and feature, (examples, features); a unit's mask scales all its features."""
@@ -99,8 +99,8 @@ class ReleasedKnowledge(Knowledge):
         self.examples = examples
         self.sums = torch.zeros(-(-examples // group), units * width, device=device)
 
-    def add_features(self, features: Tensor) -> None:
-        self.grams.diagonal(dim1=1, dim2=2).add_(features.square().sum(0).unflatten(0, (-1, self.width)))
+    def add_features(self, features: Tensor, real: Tensor) -> None:
+        self.grams.diagonal(dim1=1, dim2=2).add_((real @ features.square()).view(-1, self.width))
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
         self.sums.index_add_(0, example // self.group, gradient)

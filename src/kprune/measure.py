@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
-from kprune.observe import forward, gradients, real
+from kprune.observe import forward, gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.sample import Batch, Sample
 from kprune.search import score
@@ -30,37 +31,39 @@ RELEASED_GROUP = 32
 
 
 class References:
-    """The teacher's predictions, batch by batch.
+    """The teacher's predictions, batch by batch: noted from a pass that was made anyway, or else asked for.
 
     Rows as wide as a vocabulary are too many to hold: of a language model the last stream is kept, and its head run
     anew each time.
     """
 
-    @torch.no_grad()
     def __init__(self, teacher: PreTrainedModel, kind: OutputKind, sample: Sample) -> None:
         self.teacher, self.kind, self.sample = teacher, kind, sample
-        self.kept: list[Prediction] = []
-        self.streams: list[Tensor] = []
-        for batch in sample.batches:
-            outputs = forward(teacher, batch, output_hidden_states=kind.is_vocabulary)
-            prediction = kind.read(outputs, batch)
-            if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
-                raise NotFinite(
-                    "the model's own outputs on the sample are not finite (NaN or infinity); "
-                    "check the checkpoint, or load it in float32."
-                )
-            if kind.is_vocabulary:
-                self.streams.append(outputs.hidden_states[-1])
-            else:
-                self.kept.append(prediction)
+        self._predictions: dict[int, Prediction] = {}
+        self._streams: dict[int, Tensor] = {}
+
+    def note(self, number: int, outputs: Any) -> None:
+        """Keep what the teacher, or a student that is still its equal, gave for a batch."""
+        prediction = self.kind.read(outputs, self.sample.batches[number]).detach()
+        if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
+            raise NotFinite(
+                "the model's own outputs on the sample are not finite (NaN or infinity); "
+                "check the checkpoint, or load it in float32."
+            )
+        if self.kind.is_vocabulary:
+            self._streams[number] = outputs.hidden_states[-1].detach()
+        else:
+            self._predictions[number] = prediction
 
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
-        if self.kept:
-            return self.kept[number]
         batch = self.sample.batches[number]
+        if number not in self._predictions and number not in self._streams:
+            self.note(number, forward(self.teacher, batch, output_hidden_states=self.kind.is_vocabulary))
+        if number in self._predictions:
+            return self._predictions[number]
         top = self.teacher.config.num_hidden_layers
-        return self.kind.read(forward(self.teacher, batch, start=top, stream=self.streams[number]), batch)
+        return self.kind.read(forward(self.teacher, batch, start=top, stream=self._streams[number]), batch)
 
 
 def scores(
@@ -70,11 +73,14 @@ def scores(
     streams: Sequence[Tensor],
     references: References,
     settings: Settings,
+    *,
+    is_teacher: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Tensor]:
     """Importance per FLOP of every unit in `sublayers`, a vector each (Equation 9).
 
     `streams` are the student's before the lowest sublayer's layer, a tensor per batch; `tick` is called after each.
+    While the student is still the teacher's equal (`is_teacher`), the references are taken from its own pass.
     """
     sample, kind = references.sample, references.kind
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
@@ -83,10 +89,18 @@ def scores(
         def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
             sums[sublayer].add_gradient((features * gradient).sum(1), batch.example)
             if settings.rep_weight:
-                sums[sublayer].add_features(real(features, batch))
+                sums[sublayer].add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
 
         with torch.enable_grad(), gradients(sublayers, feel):
-            outputs = forward(student, batch, start=sublayers[0].index, stream=streams[number])
+            outputs = forward(
+                student,
+                batch,
+                start=sublayers[0].index,
+                stream=streams[number],
+                output_hidden_states=is_teacher and kind.is_vocabulary,
+            )
+            if is_teacher:
+                references.note(number, outputs)
             objective(kind, kind.read(outputs, batch), references[number], settings).backward()
         tick()
     return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -132,43 +132,52 @@ def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor) ->
 
 @dataclass(frozen=True)
 class Observation:
-    """What passed through one sublayer on one batch."""
+    """What passed through one sublayer on one batch, as far as the pass went."""
 
     stream: Tensor
     """The residual stream X that the sublayer's output is added to; (tokens, d), real tokens only."""
     features: Tensor
     """(tokens, features), real tokens only."""
+    output: Tensor | None
+    """The consumer's output; (tokens, d), real tokens only."""
     after: Tensor | None
-    """The stream after the whole layer, (examples, length, d), where the pass went on to there."""
+    """The stream after the whole layer; (examples, length, d)."""
 
 
 def watch(
-    model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor, *, whole_layer: bool
+    model: PreTrainedModel,
+    sublayer: Sublayer,
+    batch: Batch,
+    stream: Tensor,
+    *,
+    until: Literal["features", "output", "layer"],
 ) -> Observation:
-    """What passes through a sublayer, given the stream before its layer; the pass ends at its consumer or its layer."""
+    """What passes through a sublayer, given the stream before its layer; the pass ends where `until` says."""
     seen: dict[str, Tensor] = {}
 
     def keep_stream(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         seen["stream"] = args[0] if args else kwargs["hidden_states"]
 
-    def keep_features(sublayer: Sublayer, features: Tensor) -> None:
-        seen["features"] = features
-        if not whole_layer:
+    def keep_features(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen["features"] = args[0][..., : sublayer.features]  # an emptied sublayer has none
+        if until == "features":
             raise _Reached
 
-    handle = sublayer.stream_reader.register_forward_pre_hook(keep_stream, with_kwargs=True)
-    try:
-        layers = _with_layers(model, sublayer.index, sublayer.index + 1, stream)
-        with layers as halt, observe([sublayer], keep_features):
-            model(**batch.inputs)
-    finally:
-        handle.remove()
-    features = seen["features"][..., : sublayer.features]  # an emptied sublayer has none
-    return Observation(real(seen["stream"], batch), real(features, batch), halt.stream if whole_layer else None)
+    def keep_output(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen["output"] = output
+        if until == "output":
+            raise _Reached
 
-
-def real(tensor: Tensor, batch: Batch) -> Tensor:
-    """The real tokens of (examples, length, n), as (tokens, n)."""
-    flat = tensor.flatten(0, 1)
-    mask = batch.mask.flatten()
-    return flat if bool(mask.all()) else flat[mask]
+    with ExitStack() as stack:
+        halt = stack.enter_context(_with_layers(model, sublayer.index, sublayer.index + 1, stream))
+        reader, consumer = sublayer.stream_reader, sublayer.consumer
+        stack.callback(reader.register_forward_pre_hook(keep_stream, with_kwargs=True).remove)
+        stack.callback(consumer.register_forward_pre_hook(keep_features).remove)
+        stack.callback(consumer.register_forward_hook(keep_output).remove)
+        model(**batch.inputs)
+    return Observation(
+        stream=batch.real(seen["stream"]),
+        features=batch.real(seen["features"]),
+        output=batch.real(seen["output"]) if "output" in seen else None,
+        after=halt.stream if until == "layer" else None,
+    )

@@ -25,7 +25,7 @@ from kprune.settings import DEFAULT_CRITERION, Settings, settings_for
 from kprune.streams import Streams
 from kprune.sublayer import Sublayer, find
 
-ACTIVATION_BYTES = 256 * 2**20
+ACTIVATION_BYTES = 128 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
 
 
@@ -138,7 +138,7 @@ def prune(
     )
     kind = kind_of(model, pooling=pooling)
     _require_finite(model)
-    sample = _sample(model, kind, batches)
+    sample = sample_for(model, kind, batches)
     if ridge is None:
         _require_enough(sample, sublayers)
 
@@ -158,7 +158,16 @@ def prune(
         if total_flops(sublayers[i:], costs[i:]) <= budget:
             keep = torch.ones(units, dtype=torch.bool)
         else:
-            found = scores(student, sublayers[i:], costs[i:], streams.student, references, settings, clock.measured)
+            found = scores(
+                student,
+                sublayers[i:],
+                costs[i:],
+                streams.student,
+                references,
+                settings,
+                is_teacher=streams.are_equal,
+                tick=clock.measured,
+            )
             keep = search_sublayers(found, costs[i:], budget)[0]
         before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
         budget -= costs[i] * target.units
@@ -227,7 +236,8 @@ def _attach_record(pruned: Pruned) -> None:
         config.quantization_config = record
 
 
-def _sample(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
+def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
+    """The batches, regrouped so that what a pass keeps for its way back fits ACTIVATION_BYTES."""
     # What the backward pass needs of a layer: features twice, about eight vectors of the stream's width beside them.
     per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
     if kind.is_vocabulary:

@@ -26,6 +26,13 @@ class Batch:
     """Each example's number in the order in which the sample was given; (examples,)."""
     predicted: Tensor | None
     """True at tokens that a language model is asked for; None: all real ones."""
+    tokens: Tensor | None
+    """Places of the real tokens in the flattened batch; None: there is no padding."""
+
+    def real(self, tensor: Tensor) -> Tensor:
+        """The real tokens of (examples, length, n), as (tokens, n)."""
+        flat = tensor.flatten(0, 1)
+        return flat if self.tokens is None else flat.index_select(0, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,11 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
 
 
 def regroup(examples: list[Example], *, tokens: int, pad_id: int, device: torch.device) -> Sample:
-    """The examples as a sample: sorted by length, in batches of at most `tokens` tokens (or one example)."""
+    """The examples as a sample: sorted by length, in batches of at most `tokens` tokens (or one example).
+
+    The longest come first: what later batches need then fits where the first ones left off, and the process does not
+    grow with the sample.
+    """
     lengths = torch.tensor([len(example["input_ids"]) for example in examples])
     groups: list[list[int]] = []
     for number in lengths.argsort(stable=True).tolist():
@@ -78,7 +89,7 @@ def regroup(examples: list[Example], *, tokens: int, pad_id: int, device: torch.
             groups[-1].append(number)
         else:
             groups.append([number])
-    batches = [_pad([examples[n] for n in group], group, pad_id, device) for group in groups]
+    batches = [_pad([examples[n] for n in group], group, pad_id, device) for group in reversed(groups)]
     return Sample(batches, len(examples), sum(int(batch.mask.sum()) for batch in batches))
 
 
@@ -91,9 +102,11 @@ def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch
         for name in examples[0]
     }
     labels = inputs.pop("labels", None)
+    mask = inputs["attention_mask"].bool()
     return Batch(
         inputs=inputs,
-        mask=inputs["attention_mask"].bool(),
+        mask=mask,
         example=torch.tensor(numbers, device=device),
         predicted=None if labels is None else labels != -100,
+        tokens=None if bool(mask.all()) else mask.flatten().nonzero().squeeze(1),
     )

@@ -25,7 +25,7 @@ class Criterion:
 CRITERIA = {
     criterion.name: criterion
     for criterion in (
-        Criterion("fisher", "Fisher information of the dense model's own predictions", 0.0, 1.0),
+        Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0),
         Criterion("paper", "Equations 6 and 8 as they stand", 2.5e-4, 64.0),
         Criterion("released", "the scales of the authors' released code", 2.5e-4, None),
     )

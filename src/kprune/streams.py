@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Streams:
         self.teacher = [embed(teacher, batch) for batch in sample.batches]
         self.student = list(self.teacher)
         self._teacher_at = self._student_at = 0
-        self._equal = True  # nothing was removed yet, so the two streams are one
+        self.are_equal = True  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
     def move_to(self, layer: int) -> None:
@@ -36,7 +37,7 @@ class Streams:
             for number, batch in enumerate(self.sample.batches):
                 if self._teacher_at == at:
                     self.teacher[number] = advance(self._teacher_model, batch, at, self.teacher[number])
-                if self._equal:
+                if self.are_equal:
                     self.student[number] = self.teacher[number]
                 else:
                     self.student[number] = advance(self._student_model, batch, at, self.student[number])
@@ -52,8 +53,8 @@ class Streams:
         Returns ‖T − S‖² / ‖T‖² of the stream after the target, before and after the refit. A target that keeps all
         its units is refitted too, to make up for the error below it, unless there is none.
         """
-        self._equal = self._equal and bool(keep.all())
-        if self._equal:
+        self.are_equal = self.are_equal and bool(keep.all())
+        if self.are_equal:
             return 0.0, 0.0
         shrink(target, keep)
         problem, scale = self._problem(target, tick)
@@ -81,12 +82,14 @@ class Streams:
         problem = LeastSquares(target.features, original.consumer.out_features, self.student[0].device)
         scale = 0.0
         for number, batch in enumerate(self.sample.batches):
-            seen = watch(self._teacher_model, original, batch, self.teacher[number], whole_layer=target.is_last)
-            wanted = seen.stream + original.consumer(seen.features)
+            until: Literal["layer", "output"] = "layer" if target.is_last else "output"
+            seen = watch(self._teacher_model, original, batch, self.teacher[number], until=until)
+            assert seen.output is not None
+            wanted = seen.stream + seen.output
             scale += float(wanted.double().square().sum())
             if seen.after is not None:  # the teacher's stream before this layer is needed no more
                 self.teacher[number] = seen.after
-            own = watch(self._student_model, target, batch, self.student[number], whole_layer=False)
+            own = watch(self._student_model, target, batch, self.student[number], until="features")
             lacking = wanted - own.stream
             problem.add(own.features, lacking if bias is None else lacking - bias)
             tick()

@@ -1,0 +1,150 @@
+"""The cost of pruning, in units of one dense pass: time and peak memory, both sides in one run.
+
+    python benchmarks/cost.py --out benchmarks/results/cost.json
+
+T is one dense forward and mask-backward pass over the sample: every unit's gradient, none of the rest. Time is told as
+a multiple of T, medians of three of each, taking turns (of one each in the cases that are there for their memory);
+memory as what the process holds at its peak beyond the loaded
+model, beside the two streams. Weights are random, which does not change the time; the sample has inputs of mixed
+length. Every figure comes from a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import click
+import torch
+from machine import provenance
+from transformers import BertConfig, BertForSequenceClassification
+
+from kprune import prune
+from kprune.measure import References, scores
+from kprune.observe import embed
+from kprune.outputs import kind_of
+from kprune.prune import flops_per_unit, sample_for
+from kprune.settings import settings_for
+from kprune.sublayer import find
+
+SHAPES = {
+    "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
+    "bert-base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+
+
+def batches_of(tokens: int, mean_length: int) -> list[dict[str, torch.Tensor]]:
+    """Inputs of mixed length, about `tokens` tokens in all."""
+    generator = torch.Generator().manual_seed(0)
+    batches, total = [], 0
+    while total < tokens:
+        length = int(torch.randint(mean_length // 2, 3 * mean_length // 2 + 1, (1,), generator=generator))
+        batches.append({"input_ids": torch.randint(1000, 2000, (1, length), generator=generator)})
+        total += length
+    return batches
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(
+    shape: str, layers: int, tokens: int, length: int, criterion: str, reduction: float, repeat: bool
+) -> dict[str, Any]:
+    """Time and memory of one run, in this process."""
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=2000, num_hidden_layers=layers, **SHAPES[shape])
+    model = BertForSequenceClassification(config).eval()
+    batches = batches_of(tokens, length)
+    for parameter in model.parameters():  # touch every page: an untouched weight is not in memory yet
+        parameter.data.add_(0.0)
+    loaded = peak_megabytes()
+
+    pruned = prune(model, batches, reduction=reduction, criterion=criterion)
+    peak = peak_megabytes()
+    units, runs = [dense_pass(model, batches, criterion)], [pruned.seconds]
+    if repeat:  # the two sides take turns, for what else the machine does to weigh on both
+        for _ in range(2):
+            runs.append(prune(model, batches, reduction=reduction, criterion=criterion).seconds)
+            units.append(dense_pass(model, batches, criterion))
+    unit, seconds = median(units), median(runs)
+    streams = 2 * pruned.tokens * config.hidden_size * 4 / 2**20
+    return {
+        "shape": shape,
+        "layers": layers,
+        "criterion": criterion,
+        "reduction": reduction,
+        "tokens": pruned.tokens,
+        "T_seconds": round(unit, 2),
+        "run_in_T": round(seconds / unit, 2),
+        "megabytes_above_model": round(peak - loaded),
+        "megabytes_of_streams": round(streams),
+        "megabytes_beyond_streams": round(peak - loaded - streams),
+    }
+
+
+def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]], criterion: str) -> float:
+    """Seconds of T."""
+    kind = kind_of(model)
+    model.requires_grad_(False)
+    sample = sample_for(model, kind, batches)
+    with torch.no_grad():
+        streams = [embed(model, batch) for batch in sample.batches]
+    references = References(model, kind, sample)
+    sublayers = find(model)
+    costs = [flops_per_unit(sublayer, sample.mean_length) for sublayer in sublayers]
+    settings = settings_for(
+        reduction=0.5,
+        criterion=criterion,
+        temperature=2.0,
+        rep_weight=0.0,
+        head_weight=1.0,
+        ridge=None,
+        pooling="mean",
+        seed=0,
+        head_width=32,
+    )
+    began = perf_counter()
+    scores(model, sublayers, costs, streams, references, settings, is_teacher=True)
+    return perf_counter() - began
+
+
+CASES = [
+    {"shape": "minilm", "layers": 6, "tokens": 20_000, "length": 32, "repeat": True},
+    {"shape": "minilm", "layers": 6, "tokens": 100_000, "length": 32, "repeat": False},
+    {"shape": "minilm", "layers": 12, "tokens": 20_000, "length": 32, "repeat": False},
+    {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False},
+]
+
+
+@click.command()
+@click.option("--criterion", default="fisher", show_default=True)
+@click.option("--reduction", default=0.6, show_default=True)
+@click.option("--case", "cases", type=int, multiple=True, help="Numbers of cases, from 0.  [default: all]")
+@click.option("--out", type=click.Path(path_type=Path))
+@click.option("--inner", hidden=True)
+def main(criterion: str, reduction: float, cases: tuple[int, ...], out: Path | None, inner: str | None) -> None:
+    """Measure each case in a process of its own, and print its line."""
+    if inner:
+        click.echo(json.dumps(measure(**json.loads(inner))))
+        return
+    lines = []
+    for number in cases or range(len(CASES)):
+        case = {**CASES[number], "criterion": criterion, "reduction": reduction}
+        run = subprocess.run(
+            [sys.executable, __file__, "--inner", json.dumps(case)], capture_output=True, text=True, check=True
+        )
+        lines.append(json.loads(run.stdout.splitlines()[-1]))
+        click.echo(json.dumps(lines[-1]))
+    if out:
+        out.write_text(json.dumps({"cases": lines, **provenance()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
