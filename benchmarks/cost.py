@@ -26,14 +26,12 @@ from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
 from kprune import prune
-from kprune.measure import References, scores
-from kprune.observe import embed
+from kprune.observe import masked
 from kprune.outputs import kind_of
-from kprune.prune import flops_per_unit, sample_for
-from kprune.settings import settings_for
+from kprune.prune import sample_for
 from kprune.sublayer import find
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
     "bert-base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
@@ -68,11 +66,11 @@ def measure(
 
     pruned = prune(model, batches, reduction=reduction, criterion=criterion)
     peak = peak_megabytes()
-    units, runs = [dense_pass(model, batches, criterion)], [pruned.seconds]
+    units, runs = [dense_pass(model, batches)], [pruned.seconds]
     if repeat:  # the two sides take turns, for what else the machine does to weigh on both
         for _ in range(2):
             runs.append(prune(model, batches, reduction=reduction, criterion=criterion).seconds)
-            units.append(dense_pass(model, batches, criterion))
+            units.append(dense_pass(model, batches))
     unit, seconds = median(units), median(runs)
     streams = 2 * pruned.tokens * config.hidden_size * 4 / 2**20
     return {
@@ -89,30 +87,21 @@ def measure(
     }
 
 
-def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]], criterion: str) -> float:
-    """Seconds of T."""
-    kind = kind_of(model)
+def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> float:
+    """Seconds of T: the plain model, a mask of each example's own on every unit, the masks' gradients, on our batches."""
+    sample = sample_for(model, kind_of(model), batches)
     model.requires_grad_(False)
-    sample = sample_for(model, kind, batches)
-    with torch.no_grad():
-        streams = [embed(model, batch) for batch in sample.batches]
-    references = References(model, kind, sample)
     sublayers = find(model)
-    costs = [flops_per_unit(sublayer, sample.mean_length) for sublayer in sublayers]
-    settings = settings_for(
-        reduction=0.5,
-        criterion=criterion,
-        temperature=2.0,
-        rep_weight=0.0,
-        head_weight=1.0,
-        ridge=None,
-        pooling="mean",
-        seed=0,
-        head_width=32,
-    )
     began = perf_counter()
-    scores(model, sublayers, costs, streams, references, settings, is_teacher=True)
-    return perf_counter() - began
+    for batch in sample.batches:
+        masks = {s: torch.ones(len(batch.example), 1, s.units, requires_grad=True) for s in sublayers}
+        with masked(masks):
+            logits = model(**batch.inputs).logits
+        loss = torch.nn.functional.cross_entropy(logits, logits.argmax(1), reduction="sum")
+        torch.autograd.grad(loss, list(masks.values()))
+    seconds = perf_counter() - began
+    model.requires_grad_(True)
+    return seconds
 
 
 CASES = [

@@ -2,7 +2,7 @@ import pytest
 import tiny
 import torch
 
-from kprune.observe import advance, embed, forward, gradients, masked, watch
+from kprune.observe import advance, embed, forward, gradients, masked, pass_layer, watch
 from kprune.sublayer import find
 
 
@@ -48,15 +48,17 @@ def test_watching_shows_the_stream_and_the_features(family):
     attention, ffn = find(model)[2:4]
     with torch.no_grad():
         stream = advance(model, batch, 0, embed(model, batch))
-        seen = watch(model, attention, batch, stream, until="output")
+        seen = watch(model, attention, batch, stream)
         assert torch.equal(seen.stream, stream[batch.mask])
-        after = watch(model, ffn, batch, stream, until="layer")
-        assert torch.equal(after.after, advance(model, batch, 1, stream))
-        # Post-norm: what the feed-forward block reads is the normalised sum of the stream and the attention's output.
-        norm = next(module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm))
-        torch.testing.assert_close(seen.output, attention.consumer(seen.features))
-        normed = norm(seen.stream + seen.output)
-        torch.testing.assert_close(after.stream, normed, rtol=1e-4, atol=1e-5)
+        read = watch(model, ffn, batch, stream)
+        (after_attention, after_ffn), after = pass_layer(model, [attention, ffn], batch, stream)
+        assert torch.equal(after, advance(model, batch, 1, stream))
+        torch.testing.assert_close(after_attention, seen.stream + attention.consumer(seen.features))
+        torch.testing.assert_close(after_ffn, read.stream + ffn.consumer(read.features))
+        # Post-norm: what the feed-forward block reads is the normalised stream after the attention.
+        norms = [module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm)]
+        torch.testing.assert_close(read.stream, norms[0](after_attention), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(after[batch.mask], norms[1](after_ffn), rtol=1e-4, atol=1e-5)
 
 
 def test_a_failing_pass_leaves_the_model_whole():

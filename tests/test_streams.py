@@ -88,7 +88,7 @@ def test_streams_are_those_of_plain_passes():
     streams.move_to(2)
     with torch.no_grad():
         for number, batch in enumerate(sample.batches):
-            for model, stream in ((teacher, streams.teacher[number]), (student, streams.student[number])):
+            for model, stream in ((teacher, streams._teacher[number]), (student, streams.student[number])):
                 expected = model(**batch.inputs, output_hidden_states=True).hidden_states[2]
                 torch.testing.assert_close(stream, expected, rtol=1e-4, atol=1e-5)
 

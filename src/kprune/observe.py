@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -132,52 +132,62 @@ def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor) ->
 
 @dataclass(frozen=True)
 class Observation:
-    """What passed through one sublayer on one batch, as far as the pass went."""
+    """What reached one sublayer on one batch, real tokens only."""
 
     stream: Tensor
-    """The residual stream X that the sublayer's output is added to; (tokens, d), real tokens only."""
+    """The residual stream X that the sublayer's output is added to; (tokens, d)."""
     features: Tensor
-    """(tokens, features), real tokens only."""
-    output: Tensor | None
-    """The consumer's output; (tokens, d), real tokens only."""
-    after: Tensor | None
-    """The stream after the whole layer; (examples, length, d)."""
+    """(tokens, features)"""
 
 
-def watch(
-    model: PreTrainedModel,
-    sublayer: Sublayer,
-    batch: Batch,
-    stream: Tensor,
-    *,
-    until: Literal["features", "output", "layer"],
-) -> Observation:
-    """What passes through a sublayer, given the stream before its layer; the pass ends where `until` says."""
+def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor) -> Observation:
+    """What reaches a sublayer, given the stream before its layer; the pass ends at the consumer."""
     seen: dict[str, Tensor] = {}
 
-    def keep_stream(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        seen["stream"] = args[0] if args else kwargs["hidden_states"]
+    def keep_features(sublayer: Sublayer, features: Tensor) -> None:
+        seen["features"] = features[..., : sublayer.features]  # an emptied sublayer has none
+        raise _Reached
 
-    def keep_features(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen["features"] = args[0][..., : sublayer.features]  # an emptied sublayer has none
-        if until == "features":
-            raise _Reached
-
-    def keep_output(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen["output"] = output
-        if until == "output":
-            raise _Reached
-
-    with ExitStack() as stack:
-        halt = stack.enter_context(_with_layers(model, sublayer.index, sublayer.index + 1, stream))
-        reader, consumer = sublayer.stream_reader, sublayer.consumer
-        stack.callback(reader.register_forward_pre_hook(keep_stream, with_kwargs=True).remove)
-        stack.callback(consumer.register_forward_pre_hook(keep_features).remove)
-        stack.callback(consumer.register_forward_hook(keep_output).remove)
+    with (
+        _with_layers(model, sublayer.index, sublayer.index + 1, stream),
+        _reading(sublayer, lambda stream: seen.update(stream=stream)),
+        observe([sublayer], keep_features),
+    ):
         model(**batch.inputs)
-    return Observation(
-        stream=batch.real(seen["stream"]),
-        features=batch.real(seen["features"]),
-        output=batch.real(seen["output"]) if "output" in seen else None,
-        after=halt.stream if until == "layer" else None,
-    )
+    return Observation(batch.real(seen["stream"]), batch.real(seen["features"]))
+
+
+def pass_layer(
+    model: PreTrainedModel, sublayers: Sequence[Sublayer], batch: Batch, stream: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """X + Sub(X) of each of one layer's sublayers, (tokens, d) of real tokens, and the stream after the layer."""
+    read: dict[Sublayer, Tensor] = {}
+    after: dict[Sublayer, Tensor] = {}
+    with ExitStack() as stack:
+        halt = stack.enter_context(_with_layers(model, sublayers[0].index, sublayers[0].index + 1, stream))
+        for sublayer in sublayers:
+
+            def keep_stream(stream: Tensor, sublayer: Sublayer = sublayer) -> None:
+                read[sublayer] = stream
+
+            def add(module: nn.Module, args: Any, output: Tensor, sublayer: Sublayer = sublayer) -> None:
+                after[sublayer] = batch.real(read[sublayer] + output)
+
+            stack.enter_context(_reading(sublayer, keep_stream))
+            stack.callback(sublayer.consumer.register_forward_hook(add).remove)
+        model(**batch.inputs)
+    return [after[sublayer] for sublayer in sublayers], halt.stream
+
+
+@contextmanager
+def _reading(sublayer: Sublayer, see: Callable[[Tensor], None]) -> Iterator[None]:
+    """Call `see` with the residual stream at a sublayer as it is read."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        see(args[0] if args else kwargs["hidden_states"])
+
+    handle = sublayer.stream_reader.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -25,7 +25,7 @@ from kprune.settings import DEFAULT_CRITERION, Settings, settings_for
 from kprune.streams import Streams
 from kprune.sublayer import Sublayer, find
 
-ACTIVATION_BYTES = 128 * 2**20
+ACTIVATION_BYTES = 96 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
 
 

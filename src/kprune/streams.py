@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
-from kprune.observe import advance, embed, watch
+from kprune.observe import advance, embed, pass_layer, watch
 from kprune.refit import LeastSquares
 from kprune.sample import Sample
 from kprune.sublayer import Sublayer, find, shrink
 
 
 class Streams:
-    """The two streams before the current layer, a tensor per batch; nothing of the layers below is kept."""
+    """The two streams before the current layer, a tensor per batch; nothing of the layers below is kept.
+
+    The teacher passes each layer once, ahead of the student, and leaves behind what the student's stream should be
+    after each of the layer's sublayers.
+    """
 
     @torch.no_grad()
     def __init__(self, teacher: PreTrainedModel, student: PreTrainedModel, sample: Sample) -> None:
         self._teacher_model, self._student_model = teacher, student
-        self._originals = {(sublayer.index, sublayer.kind): sublayer for sublayer in find(teacher)}
+        self._originals = find(teacher)
         self.sample = sample
-        self.teacher = [embed(teacher, batch) for batch in sample.batches]
-        self.student = list(self.teacher)
-        self._teacher_at = self._student_at = 0
+        self.student = [embed(student, batch) for batch in sample.batches]
+        self._teacher = list(self.student)
+        self._student_at = self._teacher_at = 0
+        self._wanted: dict[tuple[str, int], Tensor] = {}  # by kind of sublayer and batch
         self.are_equal = True  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
     def move_to(self, layer: int) -> None:
-        """Take both streams up to the input of a layer."""
+        """Take the student's stream, and with it the teacher's, up to the input of a layer."""
         while self._student_at < layer:
             at = self._student_at
             for number, batch in enumerate(self.sample.batches):
                 if self._teacher_at == at:
-                    self.teacher[number] = advance(self._teacher_model, batch, at, self.teacher[number])
+                    self._teacher[number] = advance(self._teacher_model, batch, at, self._teacher[number])
                 if self.are_equal:
-                    self.student[number] = self.teacher[number]
+                    self.student[number] = self._teacher[number]
                 else:
                     self.student[number] = advance(self._student_model, batch, at, self.student[number])
-            self._student_at = at + 1
-            self._teacher_at = max(self._teacher_at, at + 1)
+            self._student_at = self._teacher_at = at + 1
+            self._wanted.clear()
 
     @torch.no_grad()
     def remove(
@@ -77,22 +81,27 @@ class Streams:
 
     def _problem(self, target: Sublayer, tick: Callable[[], None]) -> tuple[LeastSquares, float]:
         """P, the student's features, against Q = X_T + Sub_T(X_T) − X_S − bias; and ‖X_T + Sub_T(X_T)‖²."""
-        original = self._originals[target.index, target.kind]
         bias = target.consumer.bias
-        problem = LeastSquares(target.features, original.consumer.out_features, self.student[0].device)
+        problem = LeastSquares(target.features, target.consumer.out_features, self.student[0].device)
         scale = 0.0
         for number, batch in enumerate(self.sample.batches):
-            until: Literal["layer", "output"] = "layer" if target.is_last else "output"
-            seen = watch(self._teacher_model, original, batch, self.teacher[number], until=until)
-            assert seen.output is not None
-            wanted = seen.stream + seen.output
+            wanted = self._stream_wanted(target, number)
             scale += float(wanted.double().square().sum())
-            if seen.after is not None:  # the teacher's stream before this layer is needed no more
-                self.teacher[number] = seen.after
-            own = watch(self._student_model, target, batch, self.student[number], until="features")
+            own = watch(self._student_model, target, batch, self.student[number])
             lacking = wanted - own.stream
             problem.add(own.features, lacking if bias is None else lacking - bias)
             tick()
-        if target.is_last:
-            self._teacher_at = target.index + 1
+        self._teacher_at = target.index + 1
         return problem, scale
+
+    def _stream_wanted(self, target: Sublayer, number: int) -> Tensor:
+        """The teacher's stream after a sublayer on one batch: from the teacher's pass, or left behind by it."""
+        if (target.kind, number) in self._wanted:
+            return self._wanted.pop((target.kind, number))
+        layer = [sublayer for sublayer in self._originals if sublayer.index == target.index]
+        rest = layer[[sublayer.kind for sublayer in layer].index(target.kind) :]
+        batch = self.sample.batches[number]
+        found, self._teacher[number] = pass_layer(self._teacher_model, rest, batch, self._teacher[number])
+        for sublayer, stream in zip(rest[1:], found[1:], strict=True):
+            self._wanted[sublayer.kind, number] = stream
+        return found[0]

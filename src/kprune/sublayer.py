@@ -69,8 +69,6 @@ class Sublayer:
     kind: str
     """`attention` or `ffn`."""
     slot: Slot
-    is_last: bool
-    """Whether it is the last sublayer of its layer."""
 
     @property
     def name(self) -> str:
@@ -119,9 +117,8 @@ def find(model: PreTrainedModel) -> list[Sublayer]:
     """Views of all sublayers of a model, bottom to top; emptied ones have no units."""
     family = family_of(model.config)
     layers = model.base_model.get_submodule(family.layers)
-    last = list(family.slots)[-1]
     return [
-        Sublayer(layer, index, kind, slot, is_last=kind == last)
+        Sublayer(layer, index, kind, slot)
         for index, layer in enumerate(layers.children())
         for kind, slot in family.slots.items()
     ]

@@ -1,0 +1,184 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from click.testing import CliRunner
+from transformers import AutoModel, AutoModelForSequenceClassification
+
+from kprune.cli import main
+from kprune.demo import embedded_model, python_documentation
+from kprune.families import FAMILIES
+
+
+def kprune(*arguments: object):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """A tiny classifier with a real tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = embedded_model().load_tokenizer()
+    names = {0: "bad", 1: "fair", 2: "good"}
+    model = tiny.tiny_model("bert", vocab_size=len(tokenizer), pad_token_id=0, id2label=names)
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "lines.txt"
+    path.write_text("\n".join(python_documentation()[:300]))
+    return path
+
+
+def test_prune_then_load_with_plain_transformers(checkpoint, text, tmp_path):
+    out = tmp_path / "small"
+    result = kprune("prune", checkpoint, out, "--text", text, "--reduction", 0.6, "--tokens", 2000)
+    assert result.exit_code == 0, result.output
+    assert "removed" in result.output
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert model.dtype == torch.float16  # as it came
+    assert model.config.id2label == {0: "bad", 1: "fair", 2: "good"}
+    assert (out / "tokenizer.json").read_bytes() == (checkpoint / "tokenizer.json").read_bytes()
+    assert "60." in (out / "README.md").read_text()
+
+
+def test_json_is_all_that_is_printed(checkpoint, text, tmp_path):
+    out = tmp_path / "small"
+    result = kprune("prune", checkpoint, out, "--text", text, "--reduction", 0.5, "--tokens", 1000, "--json")
+    told = json.loads(result.stdout)
+    assert told["folder"] == str(out)
+    assert told["tokens"] >= 1000
+    assert len(told["steps"]) == 6
+    seen = json.loads(kprune("inspect", out, "--json").stdout)
+    assert seen["flops"] == pytest.approx(told["flops"])
+    assert seen["parameters"] == told["parameters"]
+    assert seen["shape"]["heads"] == [len(s["kept"]) for s in told["steps"] if s["kind"] == "attention"]
+    assert seen["shape"]["neurons"] == [len(s["kept"]) for s in told["steps"] if s["kind"] == "ffn"]
+    assert seen["bytes_on_disk"] == sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
+
+
+def test_a_table_of_pairs(checkpoint, tmp_path):
+    rows = [{"a": text, "b": other, "n": 1} for text, other in zip(python_documentation(), "abc" * 90, strict=False)]
+    table = tmp_path / "pairs.jsonl"
+    table.write_text("\n".join(map(json.dumps, rows)))
+    options = ("--reduction", 0.5, "--tokens", 1000, "--column", "a", "--column", "b")
+    result = kprune("prune", checkpoint, tmp_path / "out", "--data", table, *options)
+    assert result.exit_code == 0, result.output
+
+
+def test_inspect_a_dense_model():
+    result = kprune("inspect", embedded_model().folder, "--json")
+    seen = json.loads(result.stdout)
+    assert seen["shape"] == {"heads": [12] * 6, "neurons": [1536] * 6, "dense_heads": 12, "dense_neurons": 1536}
+    assert (
+        seen["flops"][0] == seen["flops"][1] == 6 * (12 * (8 * 128 * 384 * 32 + 4 * 128**2 * 32) + 1536 * 4 * 128 * 384)
+    )
+    assert seen["parameters"][1] == embedded_model().load().num_parameters()
+
+
+def test_families():
+    assert kprune("families").stdout.split() == sorted(FAMILIES)
+    assert set(json.loads(kprune("families", "--json").stdout)) == set(FAMILIES)
+
+
+def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[list[object], int, str]]:
+    """Arguments, exit code and what the sentence says."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "blank.txt").write_text("\n \n")
+    (tmp_path / "few.txt").write_text("four words of text")
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
+    (tmp_path / "table.csv").write_text("a,b\nx,y\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5/config.json").write_text('{"model_type": "t5", "architectures": ["T5Model"]}')
+    out, usual = tmp_path / "out", ["--text", text, "--reduction", 0.5]
+    return {
+        "reduction above 1": ([checkpoint, out, "--text", text, "--reduction", 1.2], 1, "reduction is 1.2"),
+        "unreachable reduction": ([checkpoint, out, "--text", text, "--reduction", 0.99999], 1, "would leave no unit"),
+        "blank sample": ([checkpoint, out, "--text", tmp_path / "blank.txt", "--reduction", 0.5], 1, "no text in it"),
+        "small sample": ([checkpoint, out, "--text", tmp_path / "few.txt", "--reduction", 0.5], 1, "has 6 tokens"),
+        "not text": ([checkpoint, out, "--text", tmp_path / "binary.txt", "--reduction", 0.5], 1, "not UTF-8 text"),
+        "no such text": ([checkpoint, out, "--text", tmp_path / "nope.txt", "--reduction", 0.5], 1, "cannot read"),
+        "wrong column": (
+            [checkpoint, out, "--data", tmp_path / "table.csv", "--column", "text", "--reduction", 0.5],
+            1,
+            "has no column 'text'; it has a, b",
+        ),
+        "folder exists": ([checkpoint, tmp_path / "taken", *usual], 1, "taken exists"),
+        "a T5": ([tmp_path / "t5", out, *usual], 1, "cannot prune a 't5' model; supported: bert"),
+        "no model": ([tmp_path / "empty", out, *usual], 1, "holds no model"),
+        "no such model": (["no/such-model", out, *usual], 1, "there is no folder no/such-model"),
+        "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "either --text or --data"),
+        "no sample": ([checkpoint, out, "--reduction", 0.5], 2, "either --text or --data"),
+        "no reduction": ([checkpoint, out, "--text", text], 2, "Missing option '--reduction'"),
+        "unknown criterion": ([checkpoint, out, *usual, "--criterion", "magic"], 2, "magic"),
+    }
+
+
+CASES = [
+    "reduction above 1", "unreachable reduction", "blank sample", "small sample", "not text", "no such text",
+    "wrong column", "folder exists", "a T5", "no model", "no such model", "both samples", "no sample", "no reduction",
+    "unknown criterion",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_gets_a_sentence_and_leaves_nothing(case, checkpoint, text, tmp_path):
+    cases = bad_input(checkpoint, text, tmp_path)
+    assert list(cases) == CASES
+    arguments, code, sentence = cases[case]
+    before = sorted(tmp_path.rglob("*"))
+    result = kprune("prune", *arguments)
+    assert result.exit_code == code
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_overwrite_replaces_a_checkpoint(checkpoint, text, tmp_path):
+    options = ("--text", text, "--tokens", 1000, "--json")
+    for reduction in (0.3, 0.6):
+        result = kprune("prune", checkpoint, tmp_path / "out", "--reduction", reduction, *options, "--overwrite")
+        assert result.exit_code == 0, result.output
+    assert json.loads(kprune("inspect", tmp_path / "out", "--json").stdout)["history"][0]["reduction"] == 0.6
+
+
+@pytest.mark.real
+def test_an_interrupt_ends_cleanly(text, tmp_path):
+    command = [sys.executable, "-m", "kprune", "prune", str(embedded_model().folder), str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [*command, "--text", str(text), "--reduction", "0.5"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    time.sleep(12)
+    assert process.poll() is None, "it was over too soon to be interrupted"
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; nothing was written" in stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real
+def test_the_demo_runs_on_the_real_model(tmp_path):
+    result = kprune("demo", tmp_path / "demo", "--tokens", 2000, "--reduction", 0.3, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["flops"][1] <= 0.7 * told["flops"][0]
+    assert told["cosine"] > 0.7
+    assert len(told["nearest"]) == 3
+    assert Path(told["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert AutoModel.from_pretrained(tmp_path / "demo/model").num_parameters() == told["parameters"][1]
