@@ -88,7 +88,7 @@ def measure(
 
 
 def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> float:
-    """Seconds of T: the plain model, a mask of each example's own on every unit, the masks' gradients, on our batches."""
+    """Seconds of T: the plain model on our batches, with a mask of each example's own on every unit."""
     sample = sample_for(model, kind_of(model), batches)
     model.requires_grad_(False)
     sublayers = find(model)
