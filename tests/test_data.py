@@ -68,6 +68,11 @@ def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
         read_rows(str(path))
 
 
+def test_a_quoted_cell_may_hold_line_breaks(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'n,text\r\n1,"one\n\ntwo"\r\n2,three\r\n')
+    assert read_rows(str(tmp_path / "a.csv"), ["text"]) == [("one\n\ntwo",), ("three",)]
+
+
 def test_a_folder_in_the_hubs_layout_is_a_data_set(tmp_path):
     write_table(tmp_path, ".parquet").rename(tmp_path / "train-00000-of-00001.parquet")
     assert read_rows(str(tmp_path), ["a"]) == [("An apple",), ("here, there",)]

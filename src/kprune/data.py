@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import random
@@ -129,7 +130,7 @@ def _text_of(path: Path) -> str:
 
 
 def _json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(_text_of(path).splitlines(), start=1):
+    for number, line in enumerate(_text_of(path).split("\n"), start=1):  # a string may hold other line breaks
         if line.strip():
             try:
                 row = json.loads(line)
@@ -143,10 +144,8 @@ def _json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 def _separated(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:
     def read(path: Path) -> Table:
         csv.field_size_limit(2**31 - 1)
-        # splitlines() would cut quoted cells at every kind of line break; csv wants only \n and \r kept as they are.
-        lines = _text_of(path).split("\n")
         try:
-            return list(csv.DictReader((line + "\n" for line in lines if line), delimiter=delimiter, quoting=quoting))
+            return list(csv.DictReader(io.StringIO(_text_of(path), newline=""), delimiter=delimiter, quoting=quoting))
         except csv.Error as error:
             raise BadSample(f"{path} is not a table with {delimiter!r} between cells: {error}.") from error
 

@@ -41,6 +41,8 @@ class Family:
     """Dotted path, from the base model, of the list of layers."""
     attention: Slot
     ffn: Slot
+    embeddings: str = "embeddings"
+    """Dotted path, from the base model, of the module that reads the token numbers."""
     positions_follow_padding: bool = False
     """Whether positions are counted from `pad_token_id` + 1, so that fewer tokens fit than there are positions."""
 

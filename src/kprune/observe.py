@@ -58,7 +58,7 @@ def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, T
 
 
 class _Replay(nn.Module):
-    """Stands for the layers below: returns the stream that they would."""
+    """Stands for the modules below: returns the stream that they would."""
 
     def __init__(self, stream: Tensor) -> None:
         super().__init__()
@@ -85,22 +85,26 @@ class _Halt(nn.Module):
 @contextmanager
 def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None) -> Iterator[_Halt]:
     """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there and is kept."""
-    path = family_of(model.config).layers
+    family = family_of(model.config)
     base: nn.Module = model.base_model
-    original = base.get_submodule(path)
+    originals = {path: base.get_submodule(path) for path in (family.layers, family.embeddings)}
     halt = _Halt()
-    wanted: list[nn.Module] = list(original.children())[start:stop]
+    wanted: list[nn.Module] = list(originals[family.layers].children())[start:stop]
     if stream is not None:
         wanted.insert(0, _Replay(stream))
+        # What the embeddings would give is not looked at but for its shape: a view of a zero will do.
+        width = getattr(model.config, "embedding_size", model.config.hidden_size)
+        base.set_submodule(family.embeddings, _Replay(stream.new_zeros(()).expand(*stream.shape[:-1], width)))
     if stop is not None:
         wanted.append(halt)
-    base.set_submodule(path, nn.ModuleList(wanted))
+    base.set_submodule(family.layers, nn.ModuleList(wanted))
     try:
         yield halt
     except _Reached:
         pass
     finally:
-        base.set_submodule(path, original)
+        for path, module in originals.items():
+            base.set_submodule(path, module)
 
 
 def forward(
