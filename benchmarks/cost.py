@@ -33,7 +33,6 @@ from kprune.sublayer import find
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
-    "bert-base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
 
 
@@ -46,6 +45,11 @@ def batches_of(tokens: int, mean_length: int) -> list[dict[str, torch.Tensor]]:
         batches.append({"input_ids": torch.randint(1000, 2000, (1, length), generator=generator)})
         total += length
     return batches
+
+
+def present_megabytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
 def peak_megabytes() -> float:
@@ -62,7 +66,7 @@ def measure(
     batches = batches_of(tokens, length)
     for parameter in model.parameters():  # touch every page: an untouched weight is not in memory yet
         parameter.data.add_(0.0)
-    loaded = peak_megabytes()
+    loaded = present_megabytes()
 
     pruned = prune(model, batches, reduction=reduction, criterion=criterion)
     peak = peak_megabytes()
@@ -131,8 +135,15 @@ def main(criterion: str, reduction: float, cases: tuple[int, ...], out: Path | N
         )
         lines.append(json.loads(run.stdout.splitlines()[-1]))
         click.echo(json.dumps(lines[-1]))
+    over = [
+        line
+        for line in lines
+        if line["layers"] == 6 and (line["run_in_T"] > 8 or line["megabytes_beyond_streams"] > 600)
+    ]
     if out:
         out.write_text(json.dumps({"cases": lines, **provenance()}, indent=1) + "\n")
+    if over:
+        raise click.ClickException(f"over the limits of 8 T and 600 MB beyond the streams: {over}")
 
 
 if __name__ == "__main__":
