@@ -101,6 +101,8 @@ def main(name: str, data: str, subset: str | None, columns: tuple[str, ...], lab
         import datasets
 
         labels = datasets.load_dataset(data, subset, split=options["validation"])[label]
+        if len(labels) != len(rows):
+            raise click.ClickException("some validation rows are blank, so labels cannot be told apart; clean the data")
     sample, labels = held_out(source, model, tokenizer, rows, labels, options["limit"])
     dense = predictions(model, kind, sample)
     report = {"dense": fidelity(kind, dense, dense, labels)}

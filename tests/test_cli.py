@@ -121,6 +121,8 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
         "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "either --text or --data"),
         "no sample": ([checkpoint, out, "--reduction", 0.5], 2, "either --text or --data"),
         "no reduction": ([checkpoint, out, "--text", text], 2, "Missing option '--reduction'"),
+        "short inputs": ([checkpoint, out, *usual, "--max-length", 1], 2, "--max-length"),
+        "unknown device": ([checkpoint, out, *usual, "--device", "toaster"], 1, "device 'toaster' cannot be used"),
         "unknown criterion": ([checkpoint, out, *usual, "--criterion", "magic"], 2, "magic"),
     }
 
@@ -128,7 +130,7 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
 CASES = [
     "reduction above 1", "unreachable reduction", "blank sample", "small sample", "not text", "no such text",
     "wrong column", "folder exists", "a T5", "no model", "no such model", "both samples", "no sample", "no reduction",
-    "unknown criterion",
+    "short inputs", "unknown device", "unknown criterion",
 ]  # fmt: skip
 
 

@@ -101,6 +101,14 @@ def test_a_table_that_cannot_be_read_is_refused(name, content, message, tmp_path
         read_rows(str(tmp_path / name), ["text"])
 
 
+def test_more_columns_than_a_pair_and_missing_files_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,c\nx,y,z\n")
+    with pytest.raises(KpruneError, match="3 columns were named"):
+        read_rows(str(tmp_path / "a.csv"), ["a", "b", "c"])
+    with pytest.raises(KpruneError, match=r"there is no file .*nope.csv"):
+        read_rows(str(tmp_path / "nope.csv"), ["a"])
+
+
 def test_a_data_set_that_cannot_be_had_is_refused():
     with pytest.raises(KpruneError, match=r"cannot load the data set 'no/such-set'.*Pass a folder or a file"):
         read_rows("no/such-set")

@@ -28,6 +28,14 @@ def test_zero_reduction_returns_the_teacher_bit_for_bit(family, kind):
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("examples", [37, 61, 63])
+def test_zero_reduction_is_exact_for_every_mean_length(examples):
+    model = tiny.tiny_model()
+    pruned = prune(model, tiny.batched(tiny.texts(examples)), reduction=0.0)
+    assert all(len(step.kept) == step.units for step in pruned.steps)
+    assert tiny.same_outputs(model, pruned.model, BATCHES[0])
+
+
 @pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
 @pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])
 def test_the_budget_is_never_exceeded_and_missed_by_less_than_one_head(family, criterion):
@@ -185,11 +193,53 @@ def test_an_empty_sample_is_refused():
             prune(tiny.tiny_model(), batches, reduction=0.5)
 
 
-def test_a_sample_too_small_for_the_refit_is_refused_unless_a_ridge_is_given():
+def test_a_sample_too_small_for_the_refit_is_refused_unless_a_ridge_is_given(caplog):
     few = tiny.batched(tiny.texts(2, shortest=10, longest=10))
     with pytest.raises(KpruneError, match=r"the sample has 20 tokens, and the refit of 48 features .*add 28 tokens"):
         prune(tiny.tiny_model(), few, reduction=0.5)
+    with pytest.raises(KpruneError, match="the sample has 20 tokens"):
+        prune(tiny.tiny_model(), few, reduction=0.5, ridge=1e-9)
     assert prune(tiny.tiny_model(), few, reduction=0.5, ridge=0.01).reduction >= 0.5
+    assert "20 tokens are few for the refit of 48 features" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["regression", "embedding"])
+def test_a_criterion_that_finds_no_knowledge_is_refused(kind):
+    with pytest.raises(KpruneError, match=r"'paper' with rep_weight 0 finds no knowledge at all"):
+        prune(tiny.tiny_model("bert", kind), BATCHES, reduction=0.5, criterion="paper", rep_weight=0.0)
+
+
+def test_a_refitted_weight_that_does_not_fit_its_dtype_is_refused():
+    model = tiny.tiny_model("bert", "embedding")
+    with torch.no_grad():  # the bottom consumer turns tiny features into large outputs
+        sublayer = find(model)[1]
+        sublayer.producers[0].weight.mul_(1e-3)
+        sublayer.producers[0].bias.mul_(1e-3)
+        sublayer.consumer.weight.mul_(3e4)
+    with pytest.raises(KpruneError, match=r"does not fit into torch\.float16"):
+        prune(model.half(), BATCHES, reduction=0.5, criterion="released")
+
+
+@pytest.mark.parametrize("kind", ["classification", "masked language model"])
+def test_configs_that_ask_for_more_outputs_are_no_trouble(kind):
+    asking = {"output_hidden_states": True, "output_attentions": True, "attn_implementation": "eager"}
+    plain, model = tiny.tiny_model("bert", kind), tiny.tiny_model("bert", kind, **asking)
+    pruned, expected = (prune(m, BATCHES, reduction=0.5) for m in (model, plain))
+    assert [step.kept for step in pruned.steps] == [step.kept for step in expected.steps]
+    with torch.no_grad():
+        assert len(pruned.model(**BATCHES[0]).hidden_states) == 4
+        assert len(model(**BATCHES[0]).hidden_states) == 4
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**63, -1])
+def test_any_seed_will_do(seed):
+    assert prune(tiny.tiny_model(), BATCHES[:2], reduction=0.5, seed=seed).settings.seed == seed
+
+
+def test_float64_models_are_pruned_in_float64():
+    for criterion in ("fisher", "released"):
+        pruned = prune(tiny.tiny_model().double(), BATCHES, reduction=0.5, criterion=criterion)
+        assert pruned.model.dtype == torch.float64
 
 
 def test_batches_of_the_wrong_form_are_refused():
@@ -197,6 +247,9 @@ def test_batches_of_the_wrong_form_are_refused():
         prune(tiny.tiny_model(), [{"ids": torch.ones(2, 3)}], reduction=0.5)
     with pytest.raises(KpruneError, match=r"input_ids have shape \(3,\)"):
         prune(tiny.tiny_model(), [{"input_ids": torch.ones(3, dtype=torch.long)}], reduction=0.5)
+    mixed = [BATCHES[0], {**BATCHES[1], "token_type_ids": torch.zeros_like(BATCHES[1]["input_ids"])}]
+    with pytest.raises(KpruneError, match="batches differ in what they hold"):
+        prune(tiny.tiny_model(), mixed, reduction=0.5)
     wrong = {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 3, 3)}
     with pytest.raises(KpruneError, match=r"attention_mask has shape \(2, 3, 3\)"):
         prune(tiny.tiny_model(), [wrong], reduction=0.5)

@@ -138,6 +138,9 @@ def change_record(folder: Path, change) -> None:
         (lambda r: r["per_layer"][1].pop("ffn"), "layer 1 of the record is .*, not counts of"),
         (lambda r: r.update(format=9), "format 9 and this kprune reads 1"),
         (lambda r: r.pop("per_layer"), "per_layer' has None"),
+        (lambda r: r.pop("history"), "history' is None"),
+        (lambda r: [layer.update(ffn=0) for layer in r["per_layer"]], "leaves no room for"),
+        (lambda r: [layer.update(attention=0) for layer in r["per_layer"]], "leaves no room for"),
     ],
 )
 def test_a_tampered_record_is_refused_with_what_disagrees(folder, change, message):
@@ -150,6 +153,16 @@ def test_weights_of_another_model_are_refused_with_what_disagrees(folder, tmp_pa
     other = kprune.prune(tiny.tiny_model(), BATCHES, reduction=0.4).model
     other.save_pretrained(tmp_path / "other")
     shutil.copy(tmp_path / "other/model.safetensors", folder / "model.safetensors")
+    with pytest.raises(kprune.KpruneError, match=r"do not belong together"):
+        AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_shapes_that_disagree_are_told(folder):
+    def one_less(record):
+        layer = next(layer for layer in record["per_layer"] if layer["ffn"] > 1)
+        layer["ffn"] -= 1
+
+    change_record(folder, one_less)
     with pytest.raises(kprune.KpruneError, match=r"has shape \(.*\) in the weights and \(.*\) by the pruning record"):
         AutoModelForSequenceClassification.from_pretrained(folder)
 
@@ -189,6 +202,7 @@ def test_an_existing_folder_is_replaced_only_when_asked_and_only_by_a_whole_one(
     target = tmp_path / "out"
     target.mkdir()
     (target / "config.json").write_text("old")
+    (target / "model.safetensors").write_text("old")
     with (
         pytest.raises(kprune.KpruneError, match="exists; choose another folder, or pass --overwrite"),
         whole_or_absent(target),
@@ -203,15 +217,55 @@ def test_an_existing_folder_is_replaced_only_when_asked_and_only_by_a_whole_one(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_folder_that_is_no_checkpoint_is_never_replaced(tmp_path):
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters/mother.txt").write_text("dear")
-    with (
-        pytest.raises(kprune.KpruneError, match="is not a model's folder"),
-        whole_or_absent(tmp_path / "letters", overwrite=True),
-    ):
-        pass
-    assert (tmp_path / "letters/mother.txt").read_text() == "dear"
+@pytest.mark.parametrize("files", [["mother.txt"], ["config.json", "index.html", "model.safetensors"], ["config.json"]])
+def test_a_folder_that_is_no_checkpoint_is_never_replaced(files, tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in files:
+        (tmp_path / "mine" / name).write_text("dear")
+
+    def replace():
+        with whole_or_absent(tmp_path / "mine", overwrite=True):
+            pass
+
+    with pytest.raises(kprune.KpruneError, match="than a checkpoint"):
+        replace()
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == sorted(files)
+
+
+def test_a_linked_folder_is_replaced_behind_its_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/model.safetensors").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with whole_or_absent(tmp_path / "link", overwrite=True) as partial:
+        (partial / "model.safetensors").write_text("new")
+    assert (tmp_path / "there/model.safetensors").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
+
+
+def test_a_checkpoint_without_its_head_is_refused(tmp_path):
+    tiny.tiny_model("bert", "embedding").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = ["BertForSequenceClassification"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(kprune.KpruneError, match="lacks weights of a BertForSequenceClassification, classifier"):
+        Source(tmp_path).load()
+
+
+def test_a_class_that_transformers_does_not_have_is_refused(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = ["MyOwnBert"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(kprune.KpruneError, match="holds a 'MyOwnBert', which transformers does not have"):
+        Source(tmp_path).load()
+
+
+def test_a_cross_encoder_folder_keeps_its_head(tmp_path):
+    tiny.tiny_model("bert", "regression").save_pretrained(tmp_path)
+    modules = [{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "sentence_bert_config.json").write_text('{"transformer_task": "sequence-classification"}')
+    assert type(Source(tmp_path).load()).__name__ == "BertForSequenceClassification"
 
 
 FULL_DISK = """

@@ -24,7 +24,7 @@ from kprune.errors import KpruneError
 from kprune.families import FAMILIES
 from kprune.inspection import Inspection, inspect
 from kprune.outputs import kind_of
-from kprune.prune import Progress, Pruned, prune
+from kprune.prune import Progress, prune
 from kprune.report import layers_table
 from kprune.settings import CRITERIA, DEFAULT_CRITERION
 from kprune.store import Source, fetch, require_free, save
@@ -70,8 +70,14 @@ def main() -> None:
 @click.option("--subset", help="Configuration of the data set.")
 @click.option("--split", default="train", show_default=True, help="Split of the data set.")
 @click.option("--tokens", default=100_000, show_default=True, help="Real tokens to sample.")
-@click.option("--max-length", type=int, help="Truncate inputs here.  [default: the model's limit]")
-@click.option("--criterion", type=click.Choice(list(CRITERIA)), default=DEFAULT_CRITERION, show_default=True)
+@click.option("--max-length", type=click.IntRange(min=8), help="Truncate inputs here.  [default: the model's limit]")
+@click.option(
+    "--criterion",
+    type=click.Choice(list(CRITERIA)),
+    default=DEFAULT_CRITERION,
+    show_default=True,
+    help="How knowledge is measured. " + "; ".join(f"{row.name}: {row.summary}" for row in CRITERIA.values()) + ".",
+)
 @click.option("--temperature", default=2.0, show_default=True, help="γ: softens predictions.")
 @click.option("--rep-weight", type=float, help="λ: weight of representations.  [default: the criterion's]")
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
@@ -85,9 +91,8 @@ def prune_command(
 ) -> None:
     """Prune MODEL (a folder or hub name) on raw text, and write it to OUT."""
     require_free(out_folder, overwrite=overwrite)
-    source = Source(fetch(model))
-    dense = source.load()
-    dense.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[arg-type]
+    source = Source(fetch(model), name=model)
+    dense = _on_device(source.load(), device)
     batches = _sample(source, dense, options)
     kept = ("reduction", "criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed")
     settings = {name: options[name] for name in kept}
@@ -104,6 +109,16 @@ def prune_command(
         out.print(
             f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`."
         )
+
+
+def _on_device(model: transformers.PreTrainedModel, device: str | None) -> transformers.PreTrainedModel:
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model.to(name)  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise KpruneError(f"device {name!r} cannot be used ({reason}); leave --device out, or pass cpu.") from error
+    return model
 
 
 def _sample(
@@ -150,7 +165,9 @@ def progress_bar() -> Iterator[Any]:
 
 @main.command("inspect")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--length", type=float, help="Tokens per input, for FLOPs.  [default: the sample's mean]")
+@click.option(
+    "--length", type=click.FloatRange(min=1), help="Tokens per input, for FLOPs.  [default: the sample's mean]"
+)
 @json_option
 def inspect_command(folder: Path, length: float | None, as_json: bool) -> None:
     """Show what FOLDER holds: units left per layer, FLOPs, parameters, size."""
@@ -201,6 +218,3 @@ def demo_command(out_folder: Path, reduction: float, tokens: int, as_json: bool)
         for table in result.tables():
             out.print(table)
         out.print(f"The model is in {out_folder / 'model'}, the picture in {result.picture}.")
-
-
-__all__ = ["Pruned", "main"]

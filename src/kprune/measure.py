@@ -19,7 +19,7 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
-from kprune.observe import forward, gradients
+from kprune.observe import forward, forward_and_top, gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.sample import Batch, Sample
 from kprune.search import score
@@ -42,7 +42,7 @@ class References:
         self._predictions: dict[int, Prediction] = {}
         self._streams: dict[int, Tensor] = {}
 
-    def note(self, number: int, outputs: Any) -> None:
+    def note(self, number: int, outputs: Any, top: Tensor) -> None:
         """Keep what the teacher, or a student that is still its equal, gave for a batch."""
         prediction = self.kind.read(outputs, self.sample.batches[number]).detach()
         if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
@@ -51,7 +51,7 @@ class References:
                 "check the checkpoint, or load it in float32."
             )
         if self.kind.is_vocabulary:
-            self._streams[number] = outputs.hidden_states[-1].detach()
+            self._streams[number] = top
         else:
             self._predictions[number] = prediction
 
@@ -59,7 +59,7 @@ class References:
     def __getitem__(self, number: int) -> Prediction:
         batch = self.sample.batches[number]
         if number not in self._predictions and number not in self._streams:
-            self.note(number, forward(self.teacher, batch, output_hidden_states=self.kind.is_vocabulary))
+            self.note(number, *forward_and_top(self.teacher, batch))
         if number in self._predictions:
             return self._predictions[number]
         top = self.teacher.config.num_hidden_layers
@@ -92,15 +92,9 @@ def scores(
                 sums[sublayer].add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
 
         with torch.enable_grad(), gradients(sublayers, feel):
-            outputs = forward(
-                student,
-                batch,
-                start=sublayers[0].index,
-                stream=streams[number],
-                output_hidden_states=is_teacher and kind.is_vocabulary,
-            )
+            outputs, top = forward_and_top(student, batch, start=sublayers[0].index, stream=streams[number])
             if is_teacher:
-                references.note(number, outputs)
+                references.note(number, outputs, top)
             objective(kind, kind.read(outputs, batch), references[number], settings).backward()
         tick()
     return [

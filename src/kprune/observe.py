@@ -72,34 +72,41 @@ class _Reached(Exception):
     """Thrown to leave a forward pass once what it was run for is known."""
 
 
-class _Halt(nn.Module):
-    """Stands for the layers above: keeps the stream and ends the pass."""
+class _Top(nn.Module):
+    """Stands above the layers that are wanted: keeps the stream that they give, and ends the pass if told to."""
 
     stream: Tensor
 
+    def __init__(self, halts: bool) -> None:
+        super().__init__()
+        self.halts = halts
+
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        self.stream = hidden_states
-        raise _Reached
+        self.stream = hidden_states.detach()
+        if self.halts:
+            raise _Reached
+        return hidden_states
 
 
 @contextmanager
-def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None) -> Iterator[_Halt]:
-    """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there and is kept."""
+def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None) -> Iterator[_Top]:
+    """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there."""
     family = family_of(model.config)
     base: nn.Module = model.base_model
     originals = {path: base.get_submodule(path) for path in (family.layers, family.embeddings)}
-    halt = _Halt()
+    top = _Top(halts=stop is not None)
     wanted: list[nn.Module] = list(originals[family.layers].children())[start:stop]
     if stream is not None:
         wanted.insert(0, _Replay(stream))
         # What the embeddings would give is not looked at but for its shape: a view of a zero will do.
         width = getattr(model.config, "embedding_size", model.config.hidden_size)
-        base.set_submodule(family.embeddings, _Replay(stream.new_zeros(()).expand(*stream.shape[:-1], width)))
-    if stop is not None:
-        wanted.append(halt)
-    base.set_submodule(family.layers, nn.ModuleList(wanted))
+        shape = _Replay(stream.new_zeros(()).expand(*stream.shape[:-1], width))
+    wanted.append(top)
     try:
-        yield halt
+        base.set_submodule(family.layers, nn.ModuleList(wanted))
+        if stream is not None:
+            base.set_submodule(family.embeddings, shape)
+        yield top
     except _Reached:
         pass
     finally:
@@ -107,31 +114,37 @@ def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: T
             base.set_submodule(path, module)
 
 
-def forward(
-    model: PreTrainedModel,
-    batch: Batch,
-    *,
-    start: int = 0,
-    stream: Tensor | None = None,
-    output_hidden_states: bool = False,
-) -> Any:
+def _call(model: PreTrainedModel, batch: Batch) -> Any:
+    # Asked for hidden states, transformers would hook whichever layers it finds first, and for good.
+    return model(**batch.inputs, output_hidden_states=False, output_attentions=False, return_dict=True)
+
+
+def forward(model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None) -> Any:
     """The model's outputs, computed from the stream at layer `start` upward (or from the embeddings)."""
-    with _with_layers(model, start, None, stream):
-        return model(**batch.inputs, output_hidden_states=output_hidden_states)
+    return forward_and_top(model, batch, start=start, stream=stream)[0]
+
+
+def forward_and_top(
+    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None
+) -> tuple[Any, Tensor]:
+    """The model's outputs, and the stream after its last layer without its graph."""
+    with _with_layers(model, start, None, stream) as top:
+        outputs = _call(model, batch)
+    return outputs, top.stream
 
 
 def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The stream at the bottom layer, (examples, length, d)."""
-    with _with_layers(model, 0, 0, None) as halt:
-        model(**batch.inputs)
-    return halt.stream
+    with _with_layers(model, 0, 0, None) as top:
+        _call(model, batch)
+    return top.stream
 
 
 def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor) -> Tensor:
     """The stream after layer `index`, given the stream before it."""
-    with _with_layers(model, index, index + 1, stream) as halt:
-        model(**batch.inputs)
-    return halt.stream
+    with _with_layers(model, index, index + 1, stream) as top:
+        _call(model, batch)
+    return top.stream
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,7 @@ def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tens
         _reading(sublayer, lambda stream: seen.update(stream=stream)),
         observe([sublayer], keep_features),
     ):
-        model(**batch.inputs)
+        _call(model, batch)
     return Observation(batch.real(seen["stream"]), batch.real(seen["features"]))
 
 
@@ -168,7 +181,7 @@ def pass_layer(
     read: dict[Sublayer, Tensor] = {}
     after: dict[Sublayer, Tensor] = {}
     with ExitStack() as stack:
-        halt = stack.enter_context(_with_layers(model, sublayers[0].index, sublayers[0].index + 1, stream))
+        top = stack.enter_context(_with_layers(model, sublayers[0].index, sublayers[0].index + 1, stream))
         for sublayer in sublayers:
 
             def keep_stream(stream: Tensor, sublayer: Sublayer = sublayer) -> None:
@@ -179,8 +192,8 @@ def pass_layer(
 
             stack.enter_context(_reading(sublayer, keep_stream))
             stack.callback(sublayer.consumer.register_forward_hook(add).remove)
-        model(**batch.inputs)
-    return [after[sublayer] for sublayer in sublayers], halt.stream
+        _call(model, batch)
+    return [after[sublayer] for sublayer in sublayers], top.stream
 
 
 @contextmanager

@@ -82,6 +82,13 @@ def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
             raise BadCheckpoint(f"{file} cannot be read ({error}); copy or save the folder again.") from error
     prefix = model.base_model_prefix + "."
     layers = family_of(model.config).layers + "."
+    own = {name.removeprefix(prefix) for name, _ in model.named_parameters()}
+    for name in shapes:
+        if name.removeprefix(prefix).startswith(layers) and name.removeprefix(prefix) not in own:
+            raise BadCheckpoint(
+                f"the weights hold {name}, which the pruning record leaves no room for: "
+                "the files of this folder do not belong together; restore the whole folder."
+            )
     for name, parameter in model.named_parameters():
         # A bare encoder's checkpoint has no prefix, one with a head has; each may be loaded into the other.
         found = shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -27,6 +29,10 @@ from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 96 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
+SOUND_RIDGE = 1e-4
+"""The least ridge that makes a refit with fewer tokens than features sound."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def prune(
     predictions, `paper` by Equations 6 and 8, `released` on the scales of the authors' code. `temperature` is γ,
     `rep_weight` λ and `head_weight` μ of the paper; left out, they take the value that belongs to the criterion.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
-    sublayer has features is refused unless a ridge is given. `pooling` matters to bare encoders only.
+    sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
     """
     started = perf_counter()
     if not isinstance(model, PreTrainedModel):
@@ -139,8 +145,7 @@ def prune(
     kind = kind_of(model, pooling=pooling)
     _require_finite(model)
     sample = sample_for(model, kind, batches)
-    if ridge is None:
-        _require_enough(sample, sublayers)
+    _require_enough(sample, sublayers, ridge)
 
     teacher, student = _teacher_and_student(model)
     sublayers = [sublayer for sublayer in find(student) if sublayer.units]
@@ -168,6 +173,7 @@ def prune(
                 is_teacher=streams.are_equal,
                 tick=clock.measured,
             )
+            _require_knowledge(found, settings)
             keep = search_sublayers(found, costs[i:], budget)[0]
         before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
         budget -= costs[i] * target.units
@@ -190,9 +196,9 @@ def prune(
 
 
 def flops_per_unit(sublayer: Sublayer, length: float) -> float:
-    """FLOPs of one unit of a sublayer on one input of `length` tokens."""
+    """FLOPs of one unit of a sublayer on one input of `length` tokens, a whole number: sums of them are then exact."""
     attended = sublayer.width if sublayer.kind == "attention" else 0
-    return unit_flops(sublayer.weights_per_unit, length, attended)
+    return float(round(unit_flops(sublayer.weights_per_unit, length, attended)))
 
 
 def total_flops(sublayers: Sequence[Sublayer], costs: Sequence[float]) -> float:
@@ -224,6 +230,8 @@ def _hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
     for name, tensor in chain(student.named_parameters(), student.named_buffers()):
         tensor.data = tensor.data.to(given[name].dtype)
         tensor.requires_grad_(given[name].requires_grad)
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise NotFinite(f"the refitted {name} does not fit into {tensor.dtype}; load the model in float32.")
     student.train(model.training)
 
 
@@ -250,13 +258,16 @@ def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mappi
     )
 
 
-def _require_enough(sample: Sample, sublayers: Sequence[Sublayer]) -> None:
+def _require_enough(sample: Sample, sublayers: Sequence[Sublayer], ridge: float | None) -> None:
     widest = max((sublayer.features for sublayer in sublayers), default=0)
-    if sample.tokens < widest:
+    if sample.tokens >= widest:
+        return
+    if ridge is None or ridge < SOUND_RIDGE:
         raise BadSample(
             f"the sample has {sample.tokens} tokens, and the refit of {widest} features needs at least as many: "
-            f"add {widest - sample.tokens} tokens or more (100,000 are usual), or pass ridge=0.01 to go on regardless."
+            f"add {widest - sample.tokens} tokens or more (100,000 are usual), or a ridge of {SOUND_RIDGE:g} or more."
         )
+    log.warning("%d tokens are few for the refit of %d features: the ridge decides much", sample.tokens, widest)
 
 
 def _require_finite(model: PreTrainedModel) -> None:
@@ -265,10 +276,20 @@ def _require_finite(model: PreTrainedModel) -> None:
             raise NotFinite(f"the weight {name} has NaN or infinite entries; the checkpoint is damaged.")
 
 
+def _require_knowledge(found: Sequence[Tensor], settings: Settings) -> None:
+    if not any(bool(values.any()) for values in found):
+        raise KpruneError(
+            f"criterion {settings.criterion!r} with rep_weight {settings.rep_weight:g} finds no knowledge at all: its "
+            "gradient vanishes while nothing is removed; use a rep_weight above 0, or the criterion 'fisher'."
+        )
+
+
 def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
-    budget = (1.0 - reduction) * dense
-    if not costs or budget < min(costs):
-        reachable = 1.0 - min(costs) / dense if costs else 0.0
+    budget = float(math.floor((1.0 - reduction) * dense))
+    if not costs:
+        raise KpruneError("the model has no heads and no neurons left to prune.")
+    if budget < min(costs):
+        reachable = math.floor(1e6 * (1.0 - min(costs) / dense)) / 1e6
         raise KpruneError(
             f"reduction {reduction} would leave no unit at all; the largest that can be reached is {reachable:.6f}."
         )

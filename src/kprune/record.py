@@ -55,6 +55,9 @@ def check(record: Record, config: PreTrainedConfig) -> None:
         raise BadCheckpoint(
             f"the pruning record has format {record.get('format')!r} and this kprune reads {FORMAT}; upgrade kprune."
         )
+    history = record.get("history")
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise _disagrees(f"the record's 'history' is {repr(history)[:80]}, not a list of entries")
     per_layer = record.get("per_layer")
     layers = config.num_hidden_layers
     if not isinstance(per_layer, list) or len(per_layer) != layers:

@@ -65,6 +65,10 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
             )
         per_token = {name: value for name, value in batch.items() if torch.as_tensor(value).shape == ids.shape}
         per_token["attention_mask"] = mask
+        if found and set(per_token) != set(found[0]):
+            raise BadSample(
+                f"batches differ in what they hold: {sorted(found[0])} and {sorted(per_token)}; make them alike"
+            )
         for row in range(len(ids)):
             real = mask[row].nonzero()
             if len(real):

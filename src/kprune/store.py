@@ -14,7 +14,7 @@ import huggingface_hub
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from kprune.card import model_card
 from kprune.errors import BadCheckpoint, KpruneError
@@ -23,6 +23,8 @@ from kprune.prune import Pruned
 
 SIDE_FILES = {".json", ".txt", ".model", ".jinja"}
 """Endings of tokenizer, label and generation files, which come along as they are."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+"""Files that could run code when they are loaded; they are left behind."""
 OWN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"}
 """Files that `save_pretrained` writes anew."""
 
@@ -49,10 +51,13 @@ def fetch(name: str) -> Path:
 class Source:
     """A model's folder on disk, plain or of sentence-transformers, whose encoder may lie in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str | None = None) -> None:
         self.folder = folder
+        self.name = name or folder.resolve().name
         self.modules = self._modules()
-        encoders = [entry["path"] for entry in self.modules if entry["type"].endswith("Transformer")]
+        encoders = [
+            entry["path"] for entry in self.modules if entry["type"].split(".")[-1] in ("Transformer", "MLMTransformer")
+        ]
         self.encoder_path: str = encoders[0] if encoders else ""
         if not (self.encoder / "config.json").is_file():
             raise BadCheckpoint(f"{self.encoder} holds no model (no config.json); pass a checkpoint's folder.")
@@ -110,9 +115,32 @@ class Source:
         with reading(self.encoder):
             config = AutoConfig.from_pretrained(self.encoder)
             family_of(config)  # refused by name before any weight is read
-            loader = AutoModel if self.is_sentence_transformer else class_of(config)
-            model: PreTrainedModel = loader.from_pretrained(self.encoder, use_safetensors=True)
+            loader = self.class_of(config)
+            model, info = cast(
+                tuple[PreTrainedModel, dict[str, Any]],
+                loader.from_pretrained(self.encoder, use_safetensors=True, output_loading_info=True),
+            )
+        # An embedding model's pooler is often absent, and never used by what pools tokens.
+        missing = sorted(name for name in info["missing_keys"] if ".pooler." not in f".{name}")
+        if missing:
+            raise BadCheckpoint(
+                f"{self.encoder} lacks weights of a {type(model).__name__}, {missing[0]} first; "
+                "nothing can be learnt from random ones: pass a fine-tuned checkpoint."
+            )
         return model
+
+    def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The class that the folder's model is loaded with: what its config names, or the bare encoder."""
+        task = self._json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction")
+        name = config.architectures[0] if config.architectures else ""
+        if not name or (self.is_sentence_transformer and task == "feature-extraction"):
+            return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
+        found = getattr(transformers, name, None)
+        if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+            raise BadCheckpoint(
+                f"{self.encoder} holds a {name!r}, which transformers does not have; kprune runs no custom code."
+            )
+        return found
 
     def load_tokenizer(self) -> Any:
         with reading(self.encoder):
@@ -125,7 +153,12 @@ class Source:
             _copy_side_files(self.folder, target)
         for entry in self.modules:
             if entry["path"] not in ("", self.encoder_path) and (self.folder / entry["path"]).is_dir():
-                shutil.copytree(self.folder / entry["path"], target / entry["path"], dirs_exist_ok=True)
+                shutil.copytree(
+                    self.folder / entry["path"],
+                    target / entry["path"],
+                    dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns(*PICKLES),
+                )
 
 
 @contextmanager
@@ -133,18 +166,18 @@ def reading(folder: Path) -> Iterator[None]:
     """Turn what transformers says of a folder it cannot read into one sentence."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        ImportError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
-
-
-def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that a config names, or else the bare encoder's."""
-    name = (config.architectures or ["AutoModel"])[0]
-    found = getattr(transformers, name, None)
-    if isinstance(found, type) and issubclass(found, PreTrainedModel):
-        return found
-    return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
 
 
 def _copy_side_files(source: Path, target: Path) -> None:
@@ -160,16 +193,20 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise KpruneError(f"{folder} exists; choose another folder, or pass --overwrite to replace it.")
-    inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
-    if inside and "config.json" not in inside and "modules.json" not in inside:
-        raise KpruneError(f"{folder} is not a model's folder, and so is not replaced; choose another.")
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else [folder]
+    strangers = [path for path in files if path.suffix not in {*SIDE_FILES, ".safetensors", ".md"}]
+    if strangers or (files and not any(path.suffix == ".safetensors" for path in files)):
+        what = f"it holds {strangers[0].name}" if strangers else "it holds no weights"
+        raise KpruneError(
+            f"{folder} is more, or less, than a checkpoint ({what}), and so is not replaced; choose another."
+        )
 
 
 @contextmanager
 def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A new folder to write into, that takes its name only when all is written; on any error nothing is left."""
     require_free(folder, overwrite=overwrite)
-    folder = folder.absolute()
+    folder = folder.resolve()
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     retired = folder.with_name(f".{folder.name}.{os.getpid()}.retired")
     try:
@@ -196,7 +233,7 @@ def save(pruned: Pruned, folder: str | Path, *, source: Source | None = None, ov
             source.copy_to(partial)
         pruned.model.save_pretrained(partial / (source.encoder_path if source else ""))
         is_sentence_transformer = source is not None and source.is_sentence_transformer
-        name = source.folder.name if source else pruned.model.config.model_type
+        name = source.name if source else pruned.model.config.model_type
         card = model_card(pruned, source=name, folder=folder.name, is_sentence_transformer=is_sentence_transformer)
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder
