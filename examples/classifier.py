@@ -4,7 +4,6 @@ python examples/classifier.py MODEL TEXT_FILE OUT
 """
 
 import sys
-from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -14,7 +13,7 @@ import kprune
 def main(name: str, text: str, out: str) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(name)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    batches = kprune.draw(kprune.read_lines(Path(text)), tokenizer, tokens=100_000, max_length=128)
+    batches = kprune.draw(kprune.read_lines(text), tokenizer, tokens=100_000, max_length=128)
 
     pruned = kprune.prune(model, batches, reduction=0.6)
     for step in pruned.steps:

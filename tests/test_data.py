@@ -24,6 +24,7 @@ SENTENCES = [f"Sentence number {n} is about {'birds ' * (n % 9)}and trees." for 
 def test_lines_are_texts_and_blank_ones_are_not(tmp_path):
     (tmp_path / "a.txt").write_bytes("﻿one\r\n\n  two  \n\u2028three".encode())
     assert read_lines(tmp_path / "a.txt") == [("one",), ("two",), ("three",)]
+    assert read_lines(str(tmp_path / "a.txt")) == [("one",), ("two",), ("three",)]
 
 
 @pytest.mark.parametrize(

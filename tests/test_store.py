@@ -242,20 +242,21 @@ def test_a_linked_folder_is_replaced_behind_its_link(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
 
 
+def name_class(folder: Path, name: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
+
+
 def test_a_checkpoint_without_its_head_is_refused(tmp_path):
     tiny.tiny_model("bert", "embedding").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["architectures"] = ["BertForSequenceClassification"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    name_class(tmp_path, "BertForSequenceClassification")
     with pytest.raises(kprune.KpruneError, match="lacks weights of a BertForSequenceClassification, classifier"):
         Source(tmp_path).load()
 
 
 def test_a_class_that_transformers_does_not_have_is_refused(tmp_path):
     tiny.tiny_model().save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["architectures"] = ["MyOwnBert"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    name_class(tmp_path, "MyOwnBert")
     with pytest.raises(kprune.KpruneError, match="holds a 'MyOwnBert', which transformers does not have"):
         Source(tmp_path).load()
 

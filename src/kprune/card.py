@@ -23,7 +23,7 @@ tags:
 # {source}, pruned
 
 {pruned.reduction:.1%} of the encoder's FLOPs were removed from `{source}` with
-[kprune](https://pypi.org/project/kprune/): whole attention heads and feed-forward neurons are gone, and the weights
+kprune: whole attention heads and feed-forward neurons are gone, and the weights
 that remain were refitted to the dense model on {pruned.tokens:,} tokens of text. Nothing was retrained. The model has
 {after:,} parameters; before, it had {before:,}.
 

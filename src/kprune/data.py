@@ -30,9 +30,9 @@ MASKED_SHARE = 0.15
 """Tokens that a masked language model is asked for."""
 
 
-def read_lines(path: Path) -> list[Row]:
+def read_lines(path: str | Path) -> list[Row]:
     """The lines of a text file that are not blank, a text each."""
-    return [(line.strip(),) for line in _text_of(path).splitlines() if line.strip()]
+    return [(line.strip(),) for line in _text_of(Path(path)).splitlines() if line.strip()]
 
 
 def read_rows(
