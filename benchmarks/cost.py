@@ -3,10 +3,10 @@
     python benchmarks/cost.py --out benchmarks/results/cost.json
 
 T is one dense forward and mask-backward pass over the sample: every unit's gradient, none of the rest. Time is told as
-a multiple of T, medians of three of each, taking turns (of one each in the cases that are there for their memory);
-memory as what the process holds at its peak beyond the loaded
-model, beside the two streams. Weights are random, which does not change the time; the sample has inputs of mixed
-length. Every figure comes from a process of its own.
+a multiple of T: each run by the mean of the two passes just before and after it, since a shared machine's speed
+changes within minutes, and of three runs the median (of one in the cases that are there for their memory). Memory is
+what the process holds at its peak beyond the loaded model, beside the two streams. Weights are random, which does not
+change the time; the sample has inputs of mixed length. Every case has a process of its own.
 """
 
 from __future__ import annotations
@@ -69,13 +69,17 @@ def measure(
     loaded = present_megabytes()
 
     pruned = prune(model, batches, reduction=reduction, criterion=criterion)
-    peak = peak_megabytes()
-    units, runs = [dense_pass(model, batches)], [pruned.seconds]
-    if repeat:  # the two sides take turns, for what else the machine does to weigh on both
-        for _ in range(2):
+    peak = peak_megabytes()  # of the first run alone: later ones could only hide behind it
+    runs = [pruned.seconds]
+    passes = [dense_pass(model, batches)]
+    if repeat:
+        runs.clear()
+        for _ in range(3):
             runs.append(prune(model, batches, reduction=reduction, criterion=criterion).seconds)
-            units.append(dense_pass(model, batches))
-    unit, seconds = median(units), median(runs)
+            passes.append(dense_pass(model, batches))
+    else:
+        passes.append(passes[0])
+    ratios = [2 * run / (before + after) for run, before, after in zip(runs, passes[:-1], passes[1:], strict=True)]
     streams = 2 * pruned.tokens * config.hidden_size * 4 / 2**20
     return {
         "shape": shape,
@@ -83,8 +87,9 @@ def measure(
         "criterion": criterion,
         "reduction": reduction,
         "tokens": pruned.tokens,
-        "T_seconds": round(unit, 2),
-        "run_in_T": round(seconds / unit, 2),
+        "T_seconds": [round(seconds, 2) for seconds in passes],
+        "run_in_T": round(median(ratios), 2),
+        "runs_in_T": [round(ratio, 2) for ratio in ratios],
         "megabytes_above_model": round(peak - loaded),
         "megabytes_of_streams": round(streams),
         "megabytes_beyond_streams": round(peak - loaded - streams),

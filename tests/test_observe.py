@@ -2,7 +2,17 @@ import pytest
 import tiny
 import torch
 
-from kprune.observe import advance, embed, forward, gradients, masked, pass_layer, watch
+from kprune.observe import (
+    advance,
+    embed,
+    forward,
+    forward_and_top,
+    gradients,
+    masked,
+    pass_attention,
+    pass_layer,
+    watch,
+)
 from kprune.sublayer import find
 
 
@@ -50,7 +60,7 @@ def test_watching_shows_the_stream_and_the_features(family):
         stream = advance(model, batch, 0, embed(model, batch))
         seen = watch(model, attention, batch, stream)
         assert torch.equal(seen.stream, stream[batch.mask])
-        read = watch(model, ffn, batch, stream)
+        read = watch(model, ffn, batch, pass_attention(model, ffn, batch, stream))
         (after_attention, after_ffn), after = pass_layer(model, [attention, ffn], batch, stream)
         assert torch.equal(after, advance(model, batch, 1, stream))
         torch.testing.assert_close(after_attention, seen.stream + attention.consumer(seen.features))
@@ -59,6 +69,22 @@ def test_watching_shows_the_stream_and_the_features(family):
         norms = [module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm)]
         torch.testing.assert_close(read.stream, norms[0](after_attention), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(after[batch.mask], norms[1](after_ffn), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_a_pass_may_start_between_attention_and_ffn(family):
+    model = tiny.tiny_model(family)
+    modules = [id(module) for module in model.modules()]
+    with torch.no_grad():
+        for batch in tiny.sample_of(tiny.texts()).batches[:2]:
+            expected = model(**batch.inputs).logits
+            stream = embed(model, batch)
+            for ffn in find(model)[1::2]:
+                midway = pass_attention(model, ffn, batch, stream)
+                outputs, _ = forward_and_top(model, batch, start=ffn.index, stream=midway, past_attention=True)
+                assert torch.equal(outputs.logits, expected)
+                stream = advance(model, batch, ffn.index, midway, past_attention=True)
+    assert [id(module) for module in model.modules()] == modules
 
 
 def test_a_failing_pass_leaves_the_model_whole():

@@ -45,7 +45,7 @@ def test_the_refit_is_lstsq_on_the_stored_full_problem(family, number):
     teacher, student, sample, streams = pair(family)
     generator = torch.Generator().manual_seed(number)
     for target in find(student)[:number]:  # some error below the sublayer at hand
-        streams.move_to(target.index)
+        streams.move_to(target)
         streams.remove(target, torch.rand(target.units, generator=generator) < 0.7, 0.0)
     target = find(student)[number]
     keep = torch.rand(target.units, generator=generator) < 0.6
@@ -58,7 +58,7 @@ def test_the_refit_is_lstsq_on_the_stored_full_problem(family, number):
     old_bias = target.consumer.bias.clone()
     old_weight = target.consumer.weight[:, columns].double()
 
-    streams.move_to(target.index)
+    streams.move_to(target)
     before, after = streams.remove(target, keep, 0.0)
     torch.testing.assert_close(target.consumer.weight.double(), expected[:-1].T, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(target.consumer.bias - old_bias, expected[-1].float(), rtol=1e-3, atol=1e-4)
@@ -83,9 +83,9 @@ def test_an_emptied_sublayer_is_refitted_by_its_bias(family):
 def test_streams_are_those_of_plain_passes():
     teacher, student, sample, streams = pair()
     for target in find(student)[:4]:
-        streams.move_to(target.index)
+        streams.move_to(target)
         streams.remove(target, torch.arange(target.units) % 2 == 0, 1e-6)
-    streams.move_to(2)
+    streams.move_to(find(student)[4])
     with torch.no_grad():
         for number, batch in enumerate(sample.batches):
             for model, stream in ((teacher, streams._teacher[number]), (student, streams.student[number])):

@@ -39,6 +39,8 @@ class Family:
 
     layers: str
     """Dotted path, from the base model, of the list of layers."""
+    joint: str
+    """Dotted path, inside a layer, of the module whose output is the residual stream at the FFN."""
     attention: Slot
     ffn: Slot
     embeddings: str = "embeddings"
@@ -54,6 +56,7 @@ class Family:
 
 BERT = Family(
     layers="encoder.layer",
+    joint="attention.output",
     attention=Slot(
         stream="attention.self.query",
         block="attention.self",
@@ -76,6 +79,7 @@ ROBERTA = replace(BERT, positions_follow_padding=True)
 
 DISTILBERT = Family(
     layers="transformer.layer",
+    joint="sa_layer_norm",
     attention=Slot(
         stream="attention.q_lin",
         block="attention",

@@ -79,10 +79,10 @@ def scores(
 ) -> list[Tensor]:
     """Importance per FLOP of every unit in `sublayers`, a vector each (Equation 9).
 
-    `streams` are the student's before the lowest sublayer's layer, a tensor per batch; `tick` is called after each.
+    `streams` are the student's at the lowest sublayer, a tensor per batch; `tick` is called after each.
     While the student is still the teacher's equal (`is_teacher`), the references are taken from its own pass.
     """
-    sample, kind = references.sample, references.kind
+    sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
     for number, batch in enumerate(sample.batches):
 
@@ -92,7 +92,9 @@ def scores(
                 sums[sublayer].add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
 
         with torch.enable_grad(), gradients(sublayers, feel):
-            outputs, top = forward_and_top(student, batch, start=sublayers[0].index, stream=streams[number])
+            outputs, top = forward_and_top(
+                student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
+            )
             if is_teacher:
                 references.note(number, outputs, top)
             objective(kind, kind.read(outputs, batch), references[number], settings).backward()

@@ -8,7 +8,7 @@ and the task's head stay the model's own business.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,14 +58,14 @@ def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, T
 
 
 class _Replay(nn.Module):
-    """Stands for the modules below: returns the stream that they would."""
+    """Stands for modules that need not run again: returns what they would."""
 
-    def __init__(self, stream: Tensor) -> None:
+    def __init__(self, output: Any) -> None:
         super().__init__()
-        self.stream = stream
+        self.output = output
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.stream
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.output
 
 
 class _Reached(Exception):
@@ -89,29 +89,42 @@ class _Top(nn.Module):
 
 
 @contextmanager
-def _with_layers(model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None) -> Iterator[_Top]:
-    """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there."""
+def _with_layers(
+    model: PreTrainedModel, start: int, stop: int | None, stream: Tensor | None, *, past_attention: bool = False
+) -> Iterator[_Top]:
+    """The model with layers start:stop only, fed with the stream; with a stop, the pass ends there.
+
+    The stream is the one before layer `start`, or, `past_attention`, the one at that layer's FFN.
+    """
     family = family_of(model.config)
     base: nn.Module = model.base_model
-    originals = {path: base.get_submodule(path) for path in (family.layers, family.embeddings)}
+    layers = list(base.get_submodule(family.layers).children())
     top = _Top(halts=stop is not None)
-    wanted: list[nn.Module] = list(originals[family.layers].children())[start:stop]
-    if stream is not None:
-        wanted.insert(0, _Replay(stream))
-        # What the embeddings would give is not looked at but for its shape: a view of a zero will do.
-        width = getattr(model.config, "embedding_size", model.config.hidden_size)
-        shape = _Replay(stream.new_zeros(()).expand(*stream.shape[:-1], width))
-    wanted.append(top)
-    try:
-        base.set_submodule(family.layers, nn.ModuleList(wanted))
+    wanted: list[nn.Module] = [*layers[start:stop], top]
+    with ExitStack() as stack:
         if stream is not None:
-            base.set_submodule(family.embeddings, shape)
-        yield top
-    except _Reached:
-        pass
+            wanted.insert(0, _Replay(stream))
+            # What the embeddings would give is not looked at but for its shape: a view of a zero will do.
+            width = getattr(model.config, "embedding_size", model.config.hidden_size)
+            shape = stream.new_zeros(()).expand(*stream.shape[:-1], width)
+            stack.enter_context(_swapped(base, family.embeddings, _Replay(shape)))
+        if past_attention:
+            skipped = _Replay((stream, None) if family.attention.returns_weights else stream)
+            stack.enter_context(_swapped(layers[start], family.attention.block, skipped))
+            stack.enter_context(_swapped(layers[start], family.joint, _Replay(stream)))
+        stack.enter_context(_swapped(base, family.layers, nn.ModuleList(wanted)))
+        with suppress(_Reached):
+            yield top
+
+
+@contextmanager
+def _swapped(parent: nn.Module, path: str, module: nn.Module) -> Iterator[None]:
+    original = parent.get_submodule(path)
+    parent.set_submodule(path, module)
+    try:
+        yield
     finally:
-        for path, module in originals.items():
-            base.set_submodule(path, module)
+        parent.set_submodule(path, original)
 
 
 def _call(model: PreTrainedModel, batch: Batch) -> Any:
@@ -125,10 +138,15 @@ def forward(model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Ten
 
 
 def forward_and_top(
-    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    start: int = 0,
+    stream: Tensor | None = None,
+    past_attention: bool = False,
 ) -> tuple[Any, Tensor]:
     """The model's outputs, and the stream after its last layer without its graph."""
-    with _with_layers(model, start, None, stream) as top:
+    with _with_layers(model, start, None, stream, past_attention=past_attention) as top:
         outputs = _call(model, batch)
     return outputs, top.stream
 
@@ -140,11 +158,26 @@ def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
     return top.stream
 
 
-def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor) -> Tensor:
-    """The stream after layer `index`, given the stream before it."""
-    with _with_layers(model, index, index + 1, stream) as top:
+def advance(
+    model: PreTrainedModel, batch: Batch, index: int, stream: Tensor, *, past_attention: bool = False
+) -> Tensor:
+    """The stream after layer `index`, given the stream before it, or the one at its FFN (`past_attention`)."""
+    with _with_layers(model, index, index + 1, stream, past_attention=past_attention) as top:
         _call(model, batch)
     return top.stream
+
+
+def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: Tensor) -> Tensor:
+    """The stream at a layer's FFN, given the stream before the layer."""
+    seen: list[Tensor] = []
+
+    def keep_stream(stream: Tensor) -> None:
+        seen.append(stream)
+        raise _Reached
+
+    with _with_layers(model, ffn.index, ffn.index + 1, stream), _reading(ffn, keep_stream):
+        _call(model, batch)
+    return seen[0]
 
 
 @dataclass(frozen=True)
@@ -158,7 +191,7 @@ class Observation:
 
 
 def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor) -> Observation:
-    """What reaches a sublayer, given the stream before its layer; the pass ends at the consumer."""
+    """What its own units make of the stream at a sublayer; the pass ends at the consumer."""
     seen: dict[str, Tensor] = {}
 
     def keep_features(sublayer: Sublayer, features: Tensor) -> None:
@@ -166,12 +199,11 @@ def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tens
         raise _Reached
 
     with (
-        _with_layers(model, sublayer.index, sublayer.index + 1, stream),
-        _reading(sublayer, lambda stream: seen.update(stream=stream)),
+        _with_layers(model, sublayer.index, sublayer.index + 1, stream, past_attention=sublayer.kind == "ffn"),
         observe([sublayer], keep_features),
     ):
         _call(model, batch)
-    return Observation(batch.real(seen["stream"]), batch.real(seen["features"]))
+    return Observation(batch.real(stream), batch.real(seen["features"]))
 
 
 def pass_layer(

@@ -159,7 +159,7 @@ def prune(
     for i, target in enumerate(sublayers):
         clock.start(i, target)
         units = target.units
-        streams.move_to(target.index)
+        streams.move_to(target)
         if total_flops(sublayers[i:], costs[i:]) <= budget:
             keep = torch.ones(units, dtype=torch.bool)
         else:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+BLOCK = 192
+"""Rows of PᵀP summed at a time: the products below the diagonal, which symmetry gives, are spared."""
+
 
 class LeastSquares:
     """min ‖P W − Q‖² over everything added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64.
@@ -15,17 +18,25 @@ class LeastSquares:
     """
 
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
-        self.gram = torch.zeros(features + 1, features + 1, dtype=torch.float64, device=device)
+        self._upper = torch.zeros(features + 1, features + 1, dtype=torch.float64, device=device)
         self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
         self.energy = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, p: Tensor, q: Tensor) -> None:
         """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d)."""
-        p = torch.cat([p.double(), p.new_ones(len(p), 1, dtype=torch.float64)], dim=1)
+        wide = p.new_ones(len(p), len(self._upper), dtype=torch.float64)
+        wide[:, :-1] = p
         q = q.double()
-        self.gram.addmm_(p.T, p)
-        self.cross.addmm_(p.T, q)
+        for start in range(0, len(self._upper), BLOCK):
+            block = slice(start, start + BLOCK)
+            self._upper[block, start:].addmm_(wide[:, block].T, wide[:, start:])
+        self.cross.addmm_(wide.T, q)
         self.energy += q.square().sum()
+
+    @property
+    def gram(self) -> Tensor:
+        """PᵀP, of which only blocks on and above the diagonal are summed."""
+        return self._upper.triu() + self._upper.triu(1).T
 
     def solve(self, ridge: float, *, bias: bool = True) -> Tensor:
         """The best W, (features + 1) × d; the last row is the bias (zero where `bias` is off).
@@ -38,9 +49,9 @@ class LeastSquares:
         solution = torch.zeros_like(self.cross)
         if size == 0:
             return solution
-        lifted = self.gram[:size, :size].clone()
+        lifted = self.gram[:size, :size]
         if features:
-            lifted.diagonal()[:features] += ridge * self.gram.diagonal()[:features].mean()
+            lifted.diagonal()[:features] += ridge * lifted.diagonal()[:features].mean()
         solution[:size] = torch.cholesky_solve(self.cross[:size], torch.linalg.cholesky(lifted))
         return solution
 

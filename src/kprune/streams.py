@@ -9,14 +9,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
-from kprune.observe import advance, embed, pass_layer, watch
+from kprune.observe import advance, embed, pass_attention, pass_layer, watch
 from kprune.refit import LeastSquares
 from kprune.sample import Sample
 from kprune.sublayer import Sublayer, find, shrink
 
 
 class Streams:
-    """The two streams before the current layer, a tensor per batch; nothing of the layers below is kept.
+    """The student's stream at the current sublayer and the teacher's, a tensor per batch; none from below is kept.
 
     The teacher passes each layer once, ahead of the student, and leaves behind what the student's stream should be
     after each of the layer's sublayers.
@@ -29,24 +29,35 @@ class Streams:
         self.sample = sample
         self.student = [embed(student, batch) for batch in sample.batches]
         self._teacher = list(self.student)
-        self._student_at = self._teacher_at = 0
+        self._student_at = self._teacher_at = 0  # layers
+        self._past_attention = False  # of the student's
         self._wanted: dict[tuple[str, int], Tensor] = {}  # by kind of sublayer and batch
         self.are_equal = True  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
-    def move_to(self, layer: int) -> None:
-        """Take the student's stream, and with it the teacher's, up to the input of a layer."""
-        while self._student_at < layer:
-            at = self._student_at
+    def move_to(self, target: Sublayer) -> None:
+        """Take the student's stream, and with it the teacher's, up to a sublayer."""
+        while self._student_at < target.index:
+            self._pass_layer()
+        if target.kind == "ffn" and not self._past_attention:
             for number, batch in enumerate(self.sample.batches):
-                if self._teacher_at == at:
-                    self._teacher[number] = advance(self._teacher_model, batch, at, self._teacher[number])
-                if self.are_equal:
-                    self.student[number] = self._teacher[number]
-                else:
-                    self.student[number] = advance(self._student_model, batch, at, self.student[number])
-            self._student_at = self._teacher_at = at + 1
-            self._wanted.clear()
+                self.student[number] = pass_attention(self._student_model, target, batch, self.student[number])
+            self._past_attention = True
+
+    def _pass_layer(self) -> None:
+        at = self._student_at
+        for number, batch in enumerate(self.sample.batches):
+            if self._teacher_at == at:
+                self._teacher[number] = advance(self._teacher_model, batch, at, self._teacher[number])
+            if self.are_equal:
+                self.student[number] = self._teacher[number]
+            else:
+                self.student[number] = advance(
+                    self._student_model, batch, at, self.student[number], past_attention=self._past_attention
+                )
+        self._student_at = self._teacher_at = at + 1
+        self._past_attention = False
+        self._wanted.clear()
 
     @torch.no_grad()
     def remove(
