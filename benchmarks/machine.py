@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ def provenance() -> dict[str, str]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
     ).stdout.strip()
-    arguments = [Path(arg).name if os.sep in arg else arg for arg in sys.argv[1:]]  # no machine's paths
+    arguments = [re.sub(r"[^= ]*/", "", arg) for arg in sys.argv[1:]]  # no machine's paths
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
         "commit": commit,

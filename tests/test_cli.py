@@ -105,7 +105,11 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
     return {
         "reduction above 1": ([checkpoint, out, "--text", text, "--reduction", 1.2], 1, "reduction is 1.2"),
         "unreachable reduction": ([checkpoint, out, "--text", text, "--reduction", 0.99999], 1, "would leave no unit"),
-        "blank sample": ([checkpoint, out, "--text", tmp_path / "blank.txt", "--reduction", 0.5], 1, "no text in it"),
+        "blank sample": (
+            [checkpoint, out, "--text", tmp_path / "blank.txt", "--reduction", 0.5],
+            1,
+            "no lines with text",
+        ),
         "small sample": ([checkpoint, out, "--text", tmp_path / "few.txt", "--reduction", 0.5], 1, "has 6 tokens"),
         "not text": ([checkpoint, out, "--text", tmp_path / "binary.txt", "--reduction", 0.5], 1, "not UTF-8 text"),
         "no such text": ([checkpoint, out, "--text", tmp_path / "nope.txt", "--reduction", 0.5], 1, "cannot read"),
@@ -120,7 +124,7 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
         "no such model": (["no/such-model", out, *usual], 1, "there is no folder no/such-model"),
         "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "either --text or --data"),
         "no sample": ([checkpoint, out, "--reduction", 0.5], 2, "either --text or --data"),
-        "no reduction": ([checkpoint, out, "--text", text], 2, "Missing option '--reduction'"),
+        "no reduction": ([checkpoint, out, "--text", text], 2, "pass either --reduction or --max-drop"),
         "short inputs": ([checkpoint, out, *usual, "--max-length", 1], 2, "--max-length"),
         "unknown device": ([checkpoint, out, *usual, "--device", "toaster"], 1, "device 'toaster' cannot be used"),
         "unknown criterion": ([checkpoint, out, *usual, "--criterion", "magic"], 2, "magic"),

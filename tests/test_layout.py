@@ -6,16 +6,16 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src/kprune"
 MATHS = {"knowledge", "search", "refit", "cost"}
 LEVELS = [
-    {"errors", "settings", *MATHS},
+    {"errors", "settings", "metrics", *MATHS},
     {"families", "sample"},
-    {"sublayer", "outputs", "data"},
-    {"observe", "record"},
-    {"measure", "streams", "plugin"},
-    {"prune"},
-    {"card", "report"},
+    {"sublayer", "outputs", "data", "squad"},
+    {"observe", "record", "tasks"},
+    {"measure", "streams", "plugin", "exams"},
+    {"prune", "evaluate"},
+    {"drop", "card", "report"},
     {"store"},
     {"inspection"},
-    {"demo"},
+    {"demo", "options"},
     {"__init__", "cli", "__main__"},
 ]
 

@@ -6,20 +6,29 @@ Importing this package is all that `from_pretrained` needs to read a pruned chec
 from kprune import plugin as _plugin  # noqa: F401  # registers itself with transformers
 from kprune.data import draw, read_lines, read_rows
 from kprune.errors import KpruneError
-from kprune.prune import Progress, Pruned, Step, prune
+from kprune.evaluate import Evaluation, evaluate
+from kprune.prune import Progress, Pruned, Pruner, Step, prune
 from kprune.settings import CRITERIA, Settings
 from kprune.store import save
+from kprune.tasks import TASKS, Test, load_task, read_test
 
 __all__ = [
     "CRITERIA",
+    "TASKS",
+    "Evaluation",
     "KpruneError",
     "Progress",
     "Pruned",
+    "Pruner",
     "Settings",
     "Step",
+    "Test",
     "draw",
+    "evaluate",
+    "load_task",
     "prune",
     "read_lines",
     "read_rows",
+    "read_test",
     "save",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from kprune.evaluate import Evaluation
 from kprune.prune import Pruned
 
 
-def model_card(pruned: Pruned, *, source: str, folder: str, is_sentence_transformer: bool) -> str:
+def model_card(
+    pruned: Pruned, *, source: str, folder: str, is_sentence_transformer: bool, evaluation: Evaluation | None = None
+) -> str:
     """Markdown for a checkpoint's README."""
     settings = pruned.settings
     before, after = pruned.parameters
@@ -33,7 +36,7 @@ that remain were refitted to the dense model on {pruned.tokens:,} tokens of text
 
 Without `import kprune` (`pip install kprune`) loading stops with an error about sizes.
 
-## How it was made
+{_tested(evaluation) if evaluation else ""}## How it was made
 
 Criterion `{settings.criterion}`, reduction {settings.reduction:g}, temperature {settings.temperature:g},
 representational weight {settings.rep_weight:g}, head weight {settings.head_weight:g}, ridge {settings.ridge:g}, seed
@@ -46,6 +49,25 @@ The error is that of the residual stream after each sublayer, ‖dense − prune
 |---|---|---|---|
 {rows}
 """
+
+
+def _tested(evaluation: Evaluation) -> str:
+    rows = [
+        f"| {ours.name} | {ours.value:.2f} ({ours.low:.2f} to {ours.high:.2f}) | {theirs.value:.2f} | "
+        f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f}) | {gap.p_value:.3f} |"
+        for ours, theirs, gap in zip(evaluation.figures, evaluation.against, evaluation.differences, strict=True)
+    ]
+    alike = [f"{each.name} {each.value:.4g} ({each.low:.4g} to {each.high:.4g})" for each in evaluation.fidelity]
+    lines = [
+        "## What was lost",
+        "",
+        f"On {evaluation.examples:,} examples of {evaluation.test}, with 95 % intervals. Likeness of the outputs to",
+        f"the dense model's: {'; '.join(alike)}.",
+        "",
+    ]
+    if rows:
+        lines += ["| metric | pruned | dense | difference | p |", "|---|---|---|---|---|", *rows, ""]
+    return "\n".join(lines) + "\n"
 
 
 def _loading(pruned: Pruned, folder: str, is_sentence_transformer: bool) -> str:

@@ -1,7 +1,8 @@
-"""The command line: `kprune prune`, `inspect`, `families` and `demo`."""
+"""The command line: `kprune prune`, `evaluate`, `inspect`, `families`, `tasks` and `demo`."""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
@@ -19,20 +20,30 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kprune import data, demo
+from kprune import demo
+from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
+from kprune.evaluate import Evaluation, evaluate
 from kprune.families import FAMILIES
 from kprune.inspection import Inspection, inspect
-from kprune.outputs import kind_of
-from kprune.prune import Progress, prune
-from kprune.report import layers_table
+from kprune.options import (
+    data_options,
+    json_option,
+    length_limit,
+    on_device,
+    require_one_source,
+    sample_and_test,
+    sample_of,
+    test_of,
+)
+from kprune.prune import Progress, Pruned, Pruner
+from kprune.report import evaluation_table, layers_table, tasks_table
 from kprune.settings import CRITERIA, DEFAULT_CRITERION
 from kprune.store import Source, fetch, require_free, save
+from kprune.tasks import TASKS, Test
 
 out = Console()
 err = Console(stderr=True)
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 class Commands(click.Group):
@@ -63,14 +74,19 @@ def main() -> None:
 @main.command("prune")
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--reduction", type=float, required=True, help="Share of the encoder's FLOPs to remove, such as 0.6.")
-@click.option("--text", type=click.Path(path_type=Path), help="Text file, an example per line.")
-@click.option("--data", "table", help="JSONL, CSV, TSV or Parquet file, or a Hugging Face data set (name or folder).")
-@click.option("--column", "columns", multiple=True, help="Column with the text; twice for pairs.")
-@click.option("--subset", help="Configuration of the data set.")
-@click.option("--split", default="train", show_default=True, help="Split of the data set.")
+@click.option("--reduction", type=float, help="Share of the encoder's FLOPs to remove, such as 0.6.")
+@click.option("--max-drop", type=float, help="Instead: remove as much as costs at most so many points on the test.")
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
+)
+@click.option("--evaluate", "is_tested", is_flag=True, help="Test the result beside the dense model.")
+@click.option("--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]")
+@data_options
+@click.option("--split", help="Split of the data set to sample.  [default: train]")
 @click.option("--tokens", default=100_000, show_default=True, help="Real tokens to sample.")
-@click.option("--max-length", type=click.IntRange(min=8), help="Truncate inputs here.  [default: the model's limit]")
 @click.option(
     "--criterion",
     type=click.Choice(list(CRITERIA)),
@@ -83,67 +99,136 @@ def main() -> None:
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
 @click.option("--ridge", type=float, help="Steadies the refit of small samples.  [default: 1e-6]")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--device", help="cpu, cuda, ...  [default: cuda where there is one]")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint.")
-@json_option
 def prune_command(
     model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, **options: Any
 ) -> None:
     """Prune MODEL (a folder or hub name) on raw text, and write it to OUT."""
+    if (options["reduction"] is None) == (options["max_drop"] is None):
+        raise click.UsageError("pass either --reduction or --max-drop.")
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
-    dense = _on_device(source.load(), device)
-    batches = _sample(source, dense, options)
-    kept = ("reduction", "criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed")
-    settings = {name: options[name] for name in kept}
-    with progress_bar() as advance:
-        pruned = prune(dense, batches, pooling=source.pooling, progress=advance, **settings)
-    save(pruned, out_folder, source=source, overwrite=overwrite)
+    dense = on_device(source.load(), device)
+    rows, test = sample_and_test(options)
+    batches = sample_of(source, dense, rows, options)
+    names = ("criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed")
+    pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
+    pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
+    save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation)
     if as_json:
-        steps = [asdict(step) for step in pruned.steps]
-        click.echo(
-            json.dumps({"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds, "steps": steps})
+        told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
+        told["steps"] = [asdict(step) for step in pruned.steps]
+        told["trials"] = [asdict(trial) for trial in trials]
+        told["evaluation"] = evaluation.as_json() if evaluation else None
+        click.echo(json.dumps(told))
+        return
+    show(inspect(out_folder))
+    if evaluation:
+        show_evaluation(evaluation, "pruned", "dense")
+    out.print(f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`.")
+
+
+def _prune(
+    pruner: Pruner, source: Source, dense: transformers.PreTrainedModel, test: Test | None, options: dict[str, Any]
+) -> tuple[Pruned, Evaluation | None, tuple[Trial, ...]]:
+    """The model pruned as the options say, what a test says of it, and what was tried on the way."""
+    if options["max_drop"] is not None and test is not None:
+        found = _search(pruner, source, dense, test, options)
+        return found.pruned, found.evaluation, found.trials
+    with progress_bar() as advance:
+        pruned = pruner.prune(options["reduction"], progress=advance)
+    return pruned, None if test is None else _evaluate(pruned.model, source, test, options, dense), ()
+
+
+def _search(
+    pruner: Pruner, source: Source, dense: transformers.PreTrainedModel, test: Test, options: dict[str, Any]
+) -> Found:
+    """The largest reduction within the drop, telling of each trial as it is made."""
+    with progress_bar() as advance:
+
+        def tell(trial: Trial) -> None:
+            verdict = "within" if trial.passed else "beyond"
+            err.print(
+                f"{trial.reduction:6.1%} removed: {trial.drop:+.2f} points lost "
+                f"({trial.low:+.2f} to {trial.high:+.2f}), {verdict} {options['max_drop']:g}",
+                highlight=False,
+            )
+
+        return largest_reduction(
+            pruner,
+            lambda pruned: _evaluate(pruned.model, source, test, options, dense, bar=False),
+            options["max_drop"],
+            guard=options["guard"],
+            start=lambda reduction: advance,
+            tried=tell,
         )
-    else:
-        show(inspect(out_folder))
-        out.print(
-            f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`."
+
+
+def _evaluate(
+    model: transformers.PreTrainedModel,
+    source: Source,
+    test: Test,
+    options: dict[str, Any],
+    against: transformers.PreTrainedModel | None,
+    *,
+    bar: bool = True,
+) -> Evaluation:
+    """A model's evaluation, and another's beside it, in float32, with a bar."""
+    with progress_bar(disable=not bar) as advance:
+        return evaluate(
+            _in_float32(model),
+            source.load_tokenizer(),
+            test,
+            against=None if against is None else _in_float32(against),
+            pooling=source.pooling,
+            max_length=length_limit(source, options),
+            progress=lambda fraction: advance(Progress(fraction, test.name, None)),
         )
 
 
-def _on_device(model: transformers.PreTrainedModel, device: str | None) -> transformers.PreTrainedModel:
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        model.to(name)  # type: ignore[arg-type]
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise KpruneError(f"device {name!r} cannot be used ({reason}); leave --device out, or pass cpu.") from error
-    return model
+def _in_float32(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+    """The model itself, or a copy where its weights are coarser: half precision is slow and rough on a CPU."""
+    return model if model.dtype == torch.float32 else copy.deepcopy(model).float()
 
 
-def _sample(
-    source: Source, model: transformers.PreTrainedModel, options: dict[str, Any]
-) -> list[dict[str, torch.Tensor]]:
-    if (options["text"] is None) == (options["table"] is None):
-        raise click.UsageError("pass the sample with either --text or --data.")
-    if options["text"] is not None:
-        rows = data.read_lines(options["text"])
+@main.command("evaluate")
+@click.argument("model")
+@click.option("--against", help="Compare with this model, such as the dense one.")
+@data_options
+@click.option("--split", help="Split of the data set to test on.  [default: the task's, or validation]")
+def evaluate_command(model: str, against: str | None, as_json: bool, device: str | None, **options: Any) -> None:
+    """Test MODEL on a task, or on your own data, with intervals; without labels, tell how it differs from another."""
+    require_one_source(options)
+    test = test_of(options, options["split"])
+    source = Source(fetch(model), name=model)
+    loaded = on_device(source.load(), device)
+    other = None if against is None else on_device(Source(fetch(against), name=against).load(), device)
+    result = _evaluate(loaded, source, test, options, other)
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
     else:
-        rows = data.read_rows(options["table"], options["columns"], subset=options["subset"], split=options["split"])
-    tokenizer = source.load_tokenizer()
-    limits = [data.longest_input(tokenizer, model.config), source.max_length, options["max_length"]]
-    return data.draw(
-        rows,
-        tokenizer,
-        tokens=options["tokens"],
-        max_length=min(limit for limit in limits if limit is not None),
-        seed=options["seed"],
-        masked=kind_of(model, pooling=source.pooling).is_vocabulary,
-    )
+        show_evaluation(result, source.name, against or "")
+
+
+def show_evaluation(result: Evaluation, name: str, other: str) -> None:
+    """Print an evaluation as a table, and what should be known of it."""
+    out.print(evaluation_table(result, Path(name).name, Path(other).name))
+    for note in result.notes:
+        out.print(f"Note: {note}", highlight=False)
+
+
+@main.command("tasks")
+@json_option
+def tasks_command(as_json: bool) -> None:
+    """List the benchmarks that models can be tested on."""
+    if as_json:
+        click.echo(json.dumps({name: asdict(task) for name, task in TASKS.items()}))
+    else:
+        out.print(tasks_table(TASKS.values()))
 
 
 @contextmanager
-def progress_bar() -> Iterator[Any]:
+def progress_bar(*, disable: bool = False) -> Iterator[Any]:
     """A bar with the sublayer at hand, the last error after refit and the time left, to standard error."""
     columns = (
         BarColumn(),
@@ -152,7 +237,7 @@ def progress_bar() -> Iterator[Any]:
         TextColumn("{task.fields[error]:<14}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Bar(*columns, console=err, transient=True) as bar:
+    with Bar(*columns, console=err, transient=True, disable=disable) as bar:
         task = bar.add_task("loading", total=1.0, error="")
 
         def advance(progress: Progress) -> None:

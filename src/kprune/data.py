@@ -42,16 +42,19 @@ def read_rows(
 
     `columns` names one column or two; left out, the table must make plain which it is.
     """
+    return [row for row, _ in labelled_rows(read_table(source, subset=subset, split=split), columns, None, source)]
+
+
+def read_table(source: str, *, subset: str | None = None, split: str = "train") -> Table:
+    """The rows of a JSONL, CSV, TSV or Parquet file by its ending, else of a Hugging Face data set's split."""
     path = Path(source)
     if path.is_file():
         if path.suffix not in READERS:
             raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
-        table = READERS[path.suffix](path)
-    elif path.suffix in READERS:
+        return READERS[path.suffix](path)
+    if path.suffix in READERS:
         raise BadSample(f"there is no file {source}; check the path.")
-    else:
-        table = _data_set(source, subset, split)
-    return list(_rows(table, columns, source))
+    return _data_set(source, subset, split)
 
 
 def draw(
@@ -197,13 +200,17 @@ def _require_datasets() -> None:
         raise BadSample("Parquet files and data sets need the extra: pip install 'kprune[data]'.") from error
 
 
-def _rows(table: Table, columns: Sequence[str], source: str) -> Iterator[Row]:
-    chosen = list(columns)
+QUESTION_AND_CONTEXT = ("question", "context")
+
+
+def labelled_rows(table: Table, columns: Sequence[str], label: str | None, source: str) -> Iterator[tuple[Row, Any]]:
+    """The texts in a table's columns, and what is in the column `label`; rows without text are left out."""
+    chosen = tuple(columns)
     if len(chosen) > 2:
         raise BadSample(f"{len(chosen)} columns were named ({', '.join(chosen)}); name one, or two for pairs.")
-    for row in table:
-        chosen = chosen or _only_text_columns(row, source)
-        missing = [column for column in chosen if column not in row]
+    for number, row in enumerate(table):
+        chosen = chosen or _only_text_columns(row, label, source)
+        missing = [column for column in (*chosen, *([label] if label else [])) if column not in row]
         if missing:
             raise BadSample(f"{source} has no column {missing[0]!r}; it has {', '.join(map(str, row))}.")
         texts = tuple(row[column] for column in chosen)
@@ -211,11 +218,15 @@ def _rows(table: Table, columns: Sequence[str], source: str) -> Iterator[Row]:
             if text is not None and not isinstance(text, str):
                 raise BadSample(f"column {column!r} of {source} holds {text!r:.40}, not text; name a text column.")
         if all(text and text.strip() for text in texts):
-            yield texts
+            if label is not None and row[label] in (None, ""):
+                raise BadSample(f"row {number} of {source} has no {label!r}; fill it in, or leave the row out.")
+            yield texts, row[label] if label else None
 
 
-def _only_text_columns(row: Mapping[str, Any], source: str) -> list[str]:
-    texts = [name for name, value in row.items() if isinstance(value, str)]
+def _only_text_columns(row: Mapping[str, Any], label: str | None, source: str) -> tuple[str, ...]:
+    texts = tuple(name for name, value in row.items() if isinstance(value, str) and name != label)
+    if set(QUESTION_AND_CONTEXT) <= set(texts):
+        return QUESTION_AND_CONTEXT
     if len(texts) != 1:
         raise BadSample(
             f"{source} has {len(texts)} text columns ({', '.join(texts) or 'none'}); name one or two of them."

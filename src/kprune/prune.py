@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from time import perf_counter
@@ -124,15 +124,9 @@ def prune(
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
     """
-    started = perf_counter()
-    if not isinstance(model, PreTrainedModel):
-        raise UnsupportedModel(
-            f"cannot prune a {type(model).__name__}; pass a transformers model "
-            "(of a SentenceTransformer, its first module's auto_model)."
-        )
-    sublayers = [sublayer for sublayer in find(model) if sublayer.units]
-    settings = settings_for(
-        reduction=reduction,
+    pruner = Pruner(
+        model,
+        batches,
         criterion=criterion,
         temperature=temperature,
         rep_weight=rep_weight,
@@ -140,59 +134,122 @@ def prune(
         ridge=ridge,
         pooling=pooling,
         seed=seed,
-        head_width=max((sublayer.width for sublayer in sublayers), default=1),
     )
-    kind = kind_of(model, pooling=pooling)
-    _require_finite(model)
-    sample = sample_for(model, kind, batches)
-    _require_enough(sample, sublayers, ridge)
+    return pruner.prune(reduction, progress=progress)
 
-    teacher, student = _teacher_and_student(model)
-    sublayers = [sublayer for sublayer in find(student) if sublayer.units]
-    costs = [flops_per_unit(sublayer, sample.mean_length) for sublayer in sublayers]
-    dense = total_flops(sublayers, costs)
-    budget = _budget(dense, costs, reduction)
-    clock = _Clock(len(sublayers), len(sample.batches), progress)
-    streams = Streams(teacher, student, sample)
-    references = References(teacher, kind, sample)
-    steps: list[Step] = []
-    for i, target in enumerate(sublayers):
-        clock.start(i, target)
-        units = target.units
-        streams.move_to(target)
-        if total_flops(sublayers[i:], costs[i:]) <= budget:
-            keep = torch.ones(units, dtype=torch.bool)
-        else:
-            found = scores(
-                student,
-                sublayers[i:],
-                costs[i:],
-                streams.student,
-                references,
-                settings,
-                is_teacher=streams.are_equal,
-                tick=clock.measured,
+
+class Pruner:
+    """A model and a sample, ready to be pruned to any reduction: what all reductions share is done once.
+
+    They share the sample, the teacher's predictions and the first measurement, made while nothing is removed yet.
+    Arguments are those of `prune`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        batches: Iterable[Mapping[str, Tensor]],
+        *,
+        criterion: str = DEFAULT_CRITERION,
+        temperature: float = 2.0,
+        rep_weight: float | None = None,
+        head_weight: float | None = None,
+        ridge: float | None = None,
+        pooling: str = "mean",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModel(
+                f"cannot prune a {type(model).__name__}; pass a transformers model "
+                "(of a SentenceTransformer, its first module's auto_model)."
             )
-            _require_knowledge(found, settings)
-            keep = search_sublayers(found, costs[i:], budget)[0]
-        before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
-        budget -= costs[i] * target.units
-        kept = tuple(keep.nonzero().squeeze(1).tolist())
-        steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
+        sublayers = [sublayer for sublayer in find(model) if sublayer.units]
+        self.settings = settings_for(
+            reduction=0.0,
+            criterion=criterion,
+            temperature=temperature,
+            rep_weight=rep_weight,
+            head_weight=head_weight,
+            ridge=ridge,
+            pooling=pooling,
+            seed=seed,
+            head_width=max((sublayer.width for sublayer in sublayers), default=1),
+        )
+        kind = kind_of(model, pooling=pooling)
+        _require_finite(model)
+        self.model = model
+        self.sample = sample_for(model, kind, batches)
+        _require_enough(self.sample, sublayers, ridge)
+        self._teacher = _teacher_of(model)
+        self._references = References(self._teacher, kind, self.sample)
+        self._first_scores: list[Tensor] | None = None
 
-    _hand_over(student, model)
-    pruned = Pruned(
-        model=student,
-        steps=tuple(steps),
-        settings=settings,
-        flops=(dense, total_flops(sublayers, costs)),
-        parameters=(model.num_parameters(), student.num_parameters()),
-        examples=sample.examples,
-        tokens=sample.tokens,
-        seconds=perf_counter() - started,
-    )
-    _attach_record(pruned)
-    return pruned
+    def prune(self, reduction: float, *, progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
+        """A smaller copy of the model, as `prune` makes it."""
+        started = perf_counter()
+        settings = replace(self.settings, reduction=reduction)
+        student = copy.deepcopy(self._teacher).requires_grad_(False)
+        sublayers = [sublayer for sublayer in find(student) if sublayer.units]
+        costs = [flops_per_unit(sublayer, self.sample.mean_length) for sublayer in sublayers]
+        dense = total_flops(sublayers, costs)
+        budget = _budget(dense, costs, reduction)
+        clock = _Clock(len(sublayers), len(self.sample.batches), progress)
+        streams = Streams(self._teacher, student, self.sample)
+        steps: list[Step] = []
+        for i, target in enumerate(sublayers):
+            clock.start(i, target)
+            units = target.units
+            streams.move_to(target)
+            if total_flops(sublayers[i:], costs[i:]) <= budget:
+                keep = torch.ones(units, dtype=torch.bool)
+            else:
+                found = (
+                    self._first_scores
+                    if i == 0 and self._first_scores
+                    else self._scores(student, sublayers[i:], costs[i:], streams, clock.measured)
+                )
+                self._first_scores = self._first_scores or found
+                keep = search_sublayers(found, costs[i:], budget)[0]
+            before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
+            budget -= costs[i] * target.units
+            kept = tuple(keep.nonzero().squeeze(1).tolist())
+            steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
+
+        _hand_over(student, self.model)
+        pruned = Pruned(
+            model=student,
+            steps=tuple(steps),
+            settings=settings,
+            flops=(dense, total_flops(sublayers, costs)),
+            parameters=(self.model.num_parameters(), student.num_parameters()),
+            examples=self.sample.examples,
+            tokens=self.sample.tokens,
+            seconds=perf_counter() - started,
+        )
+        _attach_record(pruned)
+        return pruned
+
+    def _scores(
+        self,
+        student: PreTrainedModel,
+        sublayers: Sequence[Sublayer],
+        costs: Sequence[float],
+        streams: Streams,
+        tick: Callable[[], None],
+    ) -> list[Tensor]:
+        """Scores of the units in the sublayers that are left to prune."""
+        found = scores(
+            student,
+            sublayers,
+            costs,
+            streams.student,
+            self._references,
+            self.settings,
+            is_teacher=streams.are_equal,
+            tick=tick,
+        )
+        _require_knowledge(found, self.settings)
+        return found
 
 
 def flops_per_unit(sublayer: Sublayer, length: float) -> float:
@@ -213,15 +270,13 @@ def search_sublayers(found: Sequence[Tensor], costs: Sequence[float], budget: fl
     return list(search(torch.cat(list(found)).cpu(), unit_costs, budget).split(sizes))
 
 
-def _teacher_and_student(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """Two models to work on, in float32 at least: the teacher shares the given model's weights where it can."""
+def _teacher_of(model: PreTrainedModel) -> PreTrainedModel:
+    """A model to work with, in float32 at least, that shares the given one's weights where it can."""
     tensors = list(chain(model.parameters(), model.buffers()))
     coarse = any(t.is_floating_point() and t.element_size() < 4 for t in tensors)
     shared = {} if coarse else {id(t): t for t in tensors}
-    teacher = copy.deepcopy(model, shared).eval()
-    if coarse:
-        teacher = teacher.float()
-    return teacher, copy.deepcopy(teacher).requires_grad_(False)
+    teacher: PreTrainedModel = copy.deepcopy(model, shared).eval()
+    return teacher.float() if coarse else teacher
 
 
 def _hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
+
+from kprune.evaluate import Evaluation
+from kprune.metrics import Difference, Figure
+from kprune.tasks import Task
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#D9D9D9"
 """Okabe and Ito's colours, told apart by the colour-blind."""
@@ -49,6 +53,46 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
             str(heads),
             bar(neurons, shape.dense_neurons, width, ORANGE),
             f"{neurons:,}",
+        )
+    return table
+
+
+def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
+    """An evaluation's figures with their intervals; beside another model, the differences and what they are worth."""
+    table = Table(box=None, pad_edge=False, title=f"{result.test}, {result.examples:,} examples", title_justify="left")
+    table.add_column("")
+    table.add_column(name, justify="right")
+    if not other:
+        for figure in result.figures:
+            table.add_row(figure.name, _with_interval(figure))
+        return table
+    for heading in (other, "difference", "p"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for ours, theirs, gap in zip(result.figures, result.against, result.differences, strict=True):
+        verdict = "may be noise" if gap.is_noise else "real"
+        table.add_row(
+            ours.name, _with_interval(ours), _with_interval(theirs), _with_interval(gap), f"{gap.p_value:.3f}", verdict
+        )
+    for figure in result.fidelity:
+        table.add_row(f"{figure.name} with {other}", _with_interval(figure))
+    return table
+
+
+def _with_interval(figure: Figure | Difference) -> str:
+    sign = "+" if isinstance(figure, Difference) else ""
+    digits = 4 if figure.name == "divergence" else 2  # the others are points of a hundred, or perplexities
+    return f"{figure.value:{sign}.{digits}f} ({figure.low:{sign}.{digits}f} to {figure.high:{sign}.{digits}f})"
+
+
+def tasks_table(tasks: Iterable[Task]) -> Table:
+    """The benchmarks, a row each."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("task", "data", "columns", "for", "metrics"):
+        table.add_column(heading)
+    for task in tasks:
+        table.add_row(
+            task.name, f"{task.source} {task.subset}", ", ".join(task.texts), task.kind, ", ".join(task.metrics)
         )
     return table
 

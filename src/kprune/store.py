@@ -18,6 +18,7 @@ from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedCon
 
 from kprune.card import model_card
 from kprune.errors import BadCheckpoint, KpruneError
+from kprune.evaluate import Evaluation
 from kprune.families import family_of
 from kprune.prune import Pruned
 
@@ -225,7 +226,14 @@ def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(retired, ignore_errors=True)
 
 
-def save(pruned: Pruned, folder: str | Path, *, source: Source | None = None, overwrite: bool = False) -> Path:
+def save(
+    pruned: Pruned,
+    folder: str | Path,
+    *,
+    source: Source | None = None,
+    evaluation: Evaluation | None = None,
+    overwrite: bool = False,
+) -> Path:
     """Write a pruned model as a checkpoint folder, with its card and all that came beside the dense one."""
     folder = Path(folder)
     with whole_or_absent(folder, overwrite=overwrite) as partial:
@@ -234,6 +242,12 @@ def save(pruned: Pruned, folder: str | Path, *, source: Source | None = None, ov
         pruned.model.save_pretrained(partial / (source.encoder_path if source else ""))
         is_sentence_transformer = source is not None and source.is_sentence_transformer
         name = source.name if source else pruned.model.config.model_type
-        card = model_card(pruned, source=name, folder=folder.name, is_sentence_transformer=is_sentence_transformer)
+        card = model_card(
+            pruned,
+            source=name,
+            folder=folder.name,
+            is_sentence_transformer=is_sentence_transformer,
+            evaluation=evaluation,
+        )
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder

@@ -1,0 +1,192 @@
+"""How good a model's answers are, with intervals and a test that tell a difference from noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kprune.errors import KpruneError
+
+Array = NDArray[Any]
+Score = Callable[[Array, Array, Array], float]
+"""A figure from references, predictions and how often each of them counts (whole numbers)."""
+
+DRAWS = 1000
+"""Of the bootstrap and of the randomisation test."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A way to score, and how its figure is told."""
+
+    name: str
+    score: Score
+    is_percent: bool = True
+    larger_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure and its 95 % bootstrap interval over examples."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One model's figure less another's on the same examples, and how likely noise alone makes one as large."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def is_noise(self) -> bool:
+        return self.p_value > 0.05
+
+
+def _accuracy(references: Array, predictions: Array, counts: Array) -> float:
+    from sklearn.metrics import accuracy_score
+
+    return 100.0 * float(accuracy_score(references, predictions, sample_weight=counts))
+
+
+def _f1(references: Array, predictions: Array, counts: Array) -> float:
+    """Of the second class where there are two, the mean over classes where there are more."""
+    from sklearn.metrics import f1_score
+
+    average = "binary" if set(np.unique(references)) | set(np.unique(predictions)) <= {0, 1} else "macro"
+    return 100.0 * float(f1_score(references, predictions, sample_weight=counts, average=average, zero_division=0.0))
+
+
+def _macro_f1(references: Array, predictions: Array, counts: Array) -> float:
+    from sklearn.metrics import f1_score
+
+    return 100.0 * float(f1_score(references, predictions, sample_weight=counts, average="macro", zero_division=0.0))
+
+
+def _matthews(references: Array, predictions: Array, counts: Array) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
+    return 100.0 * float(matthews_corrcoef(references, predictions, sample_weight=counts))
+
+
+def _spearman(references: Array, predictions: Array, counts: Array) -> float:
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, references, predictions, counts)
+
+
+def _pearson(references: Array, predictions: Array, counts: Array) -> float:
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, references, predictions, counts)
+
+
+def _correlation(function: Callable[..., Any], references: Array, predictions: Array, counts: Array) -> float:
+    references, predictions = np.repeat(references, counts), np.repeat(predictions, counts)
+    if np.ptp(references) == 0.0 or np.ptp(predictions) == 0.0:  # nothing varies, so nothing goes together
+        return 0.0
+    return 100.0 * float(function(references, predictions).statistic)
+
+
+def _mean(references: Array, predictions: Array, counts: Array) -> float:
+    """Of figures that belong to one example each; there is nothing left to compare them with."""
+    return float(np.average(predictions, weights=counts))
+
+
+def _percent(references: Array, predictions: Array, counts: Array) -> float:
+    return 100.0 * _mean(references, predictions, counts)
+
+
+def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
+    """exp of the mean surprise per token: `predictions` are sums over examples' tokens, `references` their numbers."""
+    return float(np.exp(np.sum(counts * predictions) / np.sum(counts * references)))
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", _accuracy),
+        Metric("f1", _f1),
+        Metric("macro-f1", _macro_f1),
+        Metric("matthews", _matthews),
+        Metric("spearman", _spearman),
+        Metric("pearson", _pearson),
+        Metric("exact-match", _percent),
+        Metric("answer-f1", _percent),
+        Metric("perplexity", _perplexity, is_percent=False, larger_is_better=False),
+        Metric("agreement", _percent),
+        Metric("cosine", _percent),
+        Metric("divergence", _mean, is_percent=False, larger_is_better=False),
+    )
+}
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of a name."""
+    if name not in METRICS:
+        raise KpruneError(f"there is no metric {name!r}; use one of {', '.join(METRICS)}.")
+    try:
+        import scipy  # noqa: F401
+        import sklearn  # noqa: F401
+    except ImportError as error:
+        raise KpruneError("metrics need the extra: pip install 'kprune[data]'.") from error
+    return METRICS[name]
+
+
+def figure(name: str, references: Array, predictions: Array, *, seed: int = 0) -> Figure:
+    """A metric over examples, with the interval that resampling them gives."""
+    score = metric_of(name).score
+    (references, predictions), counts = _cells(references, predictions)
+    drawn = [score(references, predictions, weights) for weights in _resampled(counts, seed)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return Figure(name, score(references, predictions, counts), float(low), float(high))
+
+
+def difference(name: str, references: Array, ours: Array, theirs: Array, *, seed: int = 0) -> Difference:
+    """How much better `ours` is than `theirs`: the interval by resampling pairs, the p-value by exchanging them.
+
+    If the two models were equal, exchanging their answers to any example would change nothing but by chance: the
+    p-value is the share of such exchanges, each made with probability ½, with a difference as large as the real one.
+    """
+    score = metric_of(name).score
+    (references, ours, theirs), counts = _cells(references, ours, theirs)
+
+    def gap(kept: Array, exchanged: Array) -> float:
+        twice, both = np.concatenate([references, references]), np.concatenate([kept, exchanged])
+        mine = score(twice, np.concatenate([ours, theirs]), both)
+        return mine - score(twice, np.concatenate([theirs, ours]), both)
+
+    none = np.zeros_like(counts)
+    value = gap(counts, none)
+    drawn = [gap(weights, none) for weights in _resampled(counts, seed)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    generator = np.random.default_rng(seed)
+    exchanges = [generator.binomial(counts, 0.5) for _ in range(DRAWS)]
+    # A hair's breadth of slack: sums in another order differ by rounding.
+    as_large = sum(abs(gap(counts - moved, moved)) >= abs(value) - 1e-9 for moved in exchanges)
+    return Difference(name, value, float(low), float(high), (1 + as_large) / (1 + DRAWS))
+
+
+def _cells(*columns: Array) -> tuple[list[Array], Array]:
+    """Distinct rows, column by column, and how many examples are like each: few where answers are classes."""
+    kinds = [column.dtype for column in columns]
+    rows, counts = np.unique(np.stack([column.astype(np.float64) for column in columns]), axis=1, return_counts=True)
+    return [row.astype(kind) for row, kind in zip(rows, kinds, strict=True)], counts
+
+
+def _resampled(counts: Array, seed: int) -> Sequence[Array]:
+    """Counts of as many examples drawn with replacement, again and again."""
+    generator = np.random.default_rng(seed)
+    total = int(counts.sum())
+    return [generator.multinomial(total, counts / total) for _ in range(DRAWS)]

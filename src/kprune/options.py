@@ -1,0 +1,131 @@
+"""What the options of several commands mean: texts, labels, tests, lengths and devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from transformers import PreTrainedModel
+
+from kprune import data
+from kprune.errors import KpruneError
+from kprune.metrics import METRICS
+from kprune.outputs import kind_of
+from kprune.store import Source
+from kprune.tasks import EMBEDDING, Test, hold_out, load_task, read_test, task_named, task_table, text_test
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+def data_options(command: Any) -> Any:
+    """What texts and labels are read from, for commands that read some."""
+    for option in reversed(
+        (
+            click.option("--text", type=click.Path(path_type=Path), help="Text file, an example per line."),
+            click.option("--task", help="One of `kprune tasks`, from the hub, or from the folder --data."),
+            click.option(
+                "--data",
+                "table",
+                help="JSONL, CSV, TSV or Parquet file, or a Hugging Face data set (name or folder); "
+                "with --task, the folder that the data sets' folders are in.",
+            ),
+            click.option(
+                "--column", "--text-column", "columns", multiple=True, help="Column with the text; twice for pairs."
+            ),
+            click.option("--label-column", "label", help="Column with the right answers."),
+            click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
+            click.option("--subset", help="Configuration of the data set."),
+            click.option(
+                "--max-length", type=click.IntRange(min=8), help="Truncate inputs here.  [default: the model's limit]"
+            ),
+            click.option("--limit", type=click.IntRange(min=1), help="Test on the first rows only."),
+            click.option("--device", help="cpu, cuda, ...  [default: cuda where there is one]"),
+            json_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def require_one_source(options: dict[str, Any]) -> None:
+    """Refuse options that name no data, or two."""
+    chosen = [name for name in ("text", "task", "table") if options[name] is not None]
+    if chosen not in (["text"], ["task"], ["table"], ["task", "table"]):
+        raise click.UsageError("pass the data with one of --text, --data and --task (and --data for its folder).")
+
+
+def sample_and_test(options: dict[str, Any]) -> tuple[list[data.Row], Test | None]:
+    """Rows to sample from, and the test that was asked for, which shares none of them."""
+    require_one_source(options)
+    wants_test = options["is_tested"] or options["max_drop"] is not None
+    if options["task"]:
+        task = task_named(options["task"])
+        table = task_table(task, options["split"] or task.train, options["table"])
+        rows = list(read_test(table, task.texts, name=task.name).rows)
+        return rows, test_of(options, options["validation"]) if wants_test else None
+    if not wants_test:
+        return list(_table(options, options["split"] or "train", labels=False).rows), None
+    whole = _table(options, options["split"] or "train")
+    if options["validation"] is None:
+        rows, test = hold_out(whole, seed=options["seed"], most=options["limit"] or 2000)
+        return rows, test
+    return list(whole.rows), test_of(options, options["validation"])
+
+
+def test_of(options: dict[str, Any], split: str | None) -> Test:
+    """The test that the options name: a task's, a file's, or a split's."""
+    if options["task"]:
+        return load_task(options["task"], data=options["table"], split=split, limit=options["limit"])
+    if split is not None and Path(split).is_file():
+        is_table = Path(split).suffix in data.READERS
+        options = {**options, "table": split if is_table else None, "text": None if is_table else Path(split)}
+    return _table(options, split or "validation", limit=options["limit"])
+
+
+def _table(options: dict[str, Any], split: str, *, labels: bool = True, limit: int | None = None) -> Test:
+    """The rows of --text or --data, with their labels if wanted."""
+    if options["text"] is not None:
+        return text_test(options["text"], limit=limit)
+    return read_test(
+        data.read_table(options["table"], subset=options["subset"], split=split),
+        options["columns"],
+        options["label"] if labels else None,
+        metrics=options["metrics"],
+        name=Path(options["table"]).name,
+        limit=limit,
+    )
+
+
+def on_device(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model.to(name)  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise KpruneError(f"device {name!r} cannot be used ({reason}); leave --device out, or pass cpu.") from error
+    return model
+
+
+def sample_of(
+    source: Source, model: PreTrainedModel, rows: list[data.Row], options: dict[str, Any]
+) -> list[dict[str, torch.Tensor]]:
+    tokenizer = source.load_tokenizer()
+    kind = kind_of(model, pooling=source.pooling)
+    if kind.name == EMBEDDING:  # embeds one text at a time
+        rows = [(text,) for row in rows for text in row]
+    return data.draw(
+        rows,
+        tokenizer,
+        tokens=options["tokens"],
+        max_length=length_limit(source, options, data.longest_input(tokenizer, model.config)),
+        seed=options["seed"],
+        masked=kind.is_vocabulary,
+    )
+
+
+def length_limit(source: Source, options: dict[str, Any], *others: int) -> int:
+    """The length at which inputs are truncated: the least that anyone asks for."""
+    limits: list[int | None] = [source.max_length, options["max_length"], *others, 10**9]
+    return min(limit for limit in limits if limit is not None)
