@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from kprune.cli import main
 from kprune.demo import embedded_model, python_documentation
 from kprune.families import FAMILIES
+from kprune.tasks import TASKS
 
 
 def kprune(*arguments: object):
@@ -122,8 +123,8 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
         "a T5": ([tmp_path / "t5", out, *usual], 1, "cannot prune a 't5' model; supported: bert"),
         "no model": ([tmp_path / "empty", out, *usual], 1, "holds no model"),
         "no such model": (["no/such-model", out, *usual], 1, "there is no folder no/such-model"),
-        "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "either --text or --data"),
-        "no sample": ([checkpoint, out, "--reduction", 0.5], 2, "either --text or --data"),
+        "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "one of --text, --data and --task"),
+        "no sample": ([checkpoint, out, "--reduction", 0.5], 2, "one of --text, --data and --task"),
         "no reduction": ([checkpoint, out, "--text", text], 2, "pass either --reduction or --max-drop"),
         "short inputs": ([checkpoint, out, *usual, "--max-length", 1], 2, "--max-length"),
         "unknown device": ([checkpoint, out, *usual, "--device", "toaster"], 1, "device 'toaster' cannot be used"),
@@ -188,3 +189,90 @@ def test_the_demo_runs_on_the_real_model(tmp_path):
     assert len(told["nearest"]) == 3
     assert Path(told["picture"]).read_bytes().startswith(b"\x89PNG")
     assert AutoModel.from_pretrained(tmp_path / "demo/model").num_parameters() == told["parameters"][1]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    """Labelled rows, as a user has them."""
+    path = tmp_path_factory.mktemp("table") / "mine.csv"
+    labels = ("bad", "fair", "good")
+    lines = (
+        f'"{line.replace(chr(34), "")[:200]}",{labels[n % 3]}' for n, line in enumerate(python_documentation()[:120])
+    )
+    path.write_text("\n".join(["text,verdict", *lines]))
+    return path
+
+
+def test_evaluate_on_ones_own_table(checkpoint, table, tmp_path):
+    own = ("--data", table, "--text-column", "text", "--label-column", "verdict", "--max-length", 60)
+    told = json.loads(kprune("evaluate", checkpoint, *own, "--metric", "macro-f1", "--json").stdout)
+    assert [figure["name"] for figure in told["figures"]] == ["macro-f1"]
+    assert told["examples"] == 120
+    result = kprune("evaluate", checkpoint, "--against", checkpoint, *own)
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.output
+    assert "may be noise" in result.output
+    assert "agreement with tiny 100.00 (100.00 to 100.00)" in " ".join(result.output.split())
+
+
+def test_evaluate_without_labels_needs_another_model(checkpoint, text):
+    result = kprune("evaluate", checkpoint, "--text", text, "--max-length", 60)
+    assert result.exit_code == 1
+    assert "has no right answers" in result.stderr
+    told = json.loads(
+        kprune("evaluate", checkpoint, "--against", checkpoint, "--text", text, "--limit", 20, "--json").stdout
+    )
+    assert told["fidelity"][0]["value"] == 100.0
+    assert told["examples"] == 20
+
+
+def test_prune_and_evaluate_in_one(checkpoint, table, tmp_path):
+    own = ("--data", table, "--column", "text", "--label-column", "verdict", "--max-length", 60)
+    usual = (*own, "--reduction", 0.6, "--tokens", 1500, "--evaluate")
+    told = json.loads(kprune("prune", checkpoint, tmp_path / "a", *usual, "--json").stdout)
+    assert told["evaluation"]["examples"] == 12  # a tenth, held out
+    assert [figure["name"] for figure in told["evaluation"]["differences"]] == ["accuracy"]
+    assert "## What was lost" in (tmp_path / "a/README.md").read_text()
+    result = kprune("prune", checkpoint, tmp_path / "b", *usual, "--validation", table)
+    assert result.exit_code == 0, result.output
+    assert "120 examples" in result.output
+    assert "agreement with dense" in " ".join(result.output.split())
+
+
+def test_the_largest_reduction_within_a_drop(checkpoint, text, tmp_path):
+    usual = ("--text", text, "--tokens", 1500, "--max-length", 60)
+    told = json.loads(kprune("prune", checkpoint, tmp_path / "a", *usual, "--max-drop", 60, "--json").stdout)
+    passed = [trial["reduction"] for trial in told["trials"] if trial["passed"]]
+    assert told["reduction"] == max(passed)
+    assert all(trial["high"] <= 60 for trial in told["trials"] if trial["passed"])
+    assert told["evaluation"]["fidelity"][0]["name"] == "agreement"
+    AutoModelForSequenceClassification.from_pretrained(tmp_path / "a")
+    result = kprune("prune", checkpoint, tmp_path / "b", *usual, "--max-drop", 0.0001)
+    assert result.exit_code == 1
+    assert "no reduction of 2% or more stays within" in result.stderr
+    assert "removed: " in result.stderr  # the path that it took
+    assert not (tmp_path / "b").exists()
+
+
+def test_tasks_are_listed():
+    assert set(json.loads(kprune("tasks", "--json").stdout)) == set(TASKS)
+    listed = kprune("tasks").output
+    assert all(name in listed for name in TASKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--task", "imdb"], 1, "there is no task 'imdb'"),
+        (["--task", "sst2"], 1, "Pass a folder or a file where there is no network"),
+        (["--task", "sst2", "--data", "/nowhere"], 1, "there is no folder /nowhere"),
+        ([], 2, "one of --text, --data and --task"),
+        (["--text", "a.txt", "--task", "sst2"], 2, "one of --text, --data and --task"),
+        (["--data", "nowhere.csv"], 1, "there is no file nowhere.csv"),
+    ],
+)
+def test_bad_tests_get_a_sentence(arguments, code, sentence, checkpoint):
+    result = kprune("evaluate", checkpoint, *arguments)
+    assert result.exit_code == code
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output

@@ -25,6 +25,8 @@ from kprune.tasks import TASKS, Test
 BATCH_TOKENS = 4096
 VOCABULARY_BATCH_TOKENS = 1024
 """Of models whose outputs are as wide as a vocabulary."""
+MOST_PADDING = 0.05
+"""Of a batch's tokens."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,13 @@ class _Sitting:
     def __init__(self, models: Sequence[PreTrainedModel], exam: Exam, kind: OutputKind) -> None:
         config, device = models[0].config, models[0].device
         self.models, self.kind = models, kind
-        tokens = VOCABULARY_BATCH_TOKENS if kind.is_vocabulary else BATCH_TOKENS
-        self.batches = regroup(exam.examples, tokens=tokens, pad_id=config.pad_token_id or 0, device=device).batches
+        self.batches = regroup(
+            exam.examples,
+            tokens=VOCABULARY_BATCH_TOKENS if kind.is_vocabulary else BATCH_TOKENS,
+            pad_id=config.pad_token_id or 0,
+            device=device,
+            most_padding=MOST_PADDING,
+        ).batches
         self.forward_seconds = 0.0
 
     @property

@@ -59,23 +59,19 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
 
 def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
     """An evaluation's figures with their intervals; beside another model, the differences and what they are worth."""
-    table = Table(box=None, pad_edge=False, title=f"{result.test}, {result.examples:,} examples", title_justify="left")
-    table.add_column("")
-    table.add_column(name, justify="right")
+    title = f"{result.test}, {result.examples:,} examples, 95 % intervals"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=False)
     if not other:
         for figure in result.figures:
-            table.add_row(figure.name, _with_interval(figure))
+            table.add_row(figure.name, name, _with_interval(figure))
         return table
-    for heading in (other, "difference", "p"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
     for ours, theirs, gap in zip(result.figures, result.against, result.differences, strict=True):
-        verdict = "may be noise" if gap.is_noise else "real"
-        table.add_row(
-            ours.name, _with_interval(ours), _with_interval(theirs), _with_interval(gap), f"{gap.p_value:.3f}", verdict
-        )
+        verdict = f"p = {gap.p_value:.3f}: {'may be noise' if gap.is_noise else 'not noise'}"
+        table.add_row(ours.name, other, _with_interval(theirs))
+        table.add_row("", name, _with_interval(ours))
+        table.add_row("", "difference", _with_interval(gap), verdict)
     for figure in result.fidelity:
-        table.add_row(f"{figure.name} with {other}", _with_interval(figure))
+        table.add_row(figure.name, f"with {other}", _with_interval(figure))
     return table
 
 

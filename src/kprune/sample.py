@@ -79,20 +79,26 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
     return found
 
 
-def regroup(examples: list[Example], *, tokens: int, pad_id: int, device: torch.device) -> Sample:
+def regroup(
+    examples: list[Example], *, tokens: int, pad_id: int, device: torch.device, most_padding: float = 1.0
+) -> Sample:
     """The examples as a sample: sorted by length, in batches of at most `tokens` tokens (or one example).
 
-    The longest come first: what later batches need then fits where the first ones left off, and the process does not
-    grow with the sample.
+    `most_padding` is the largest share of a batch's tokens that may be padding. The longest come first: what later
+    batches need then fits where the first ones left off, and the process does not grow with the sample.
     """
-    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+    lengths = [len(example["input_ids"]) for example in examples]
     groups: list[list[int]] = []
-    for number in lengths.argsort(stable=True).tolist():
+    real = 0
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
         # Ascending order: the example at hand is the longest of its batch.
-        if groups and (len(groups[-1]) + 1) * int(lengths[number]) <= tokens:
+        padded = (len(groups[-1]) + 1) * lengths[number] if groups else 0
+        if groups and padded <= tokens and padded - real - lengths[number] <= most_padding * padded:
             groups[-1].append(number)
+            real += lengths[number]
         else:
             groups.append([number])
+            real = lengths[number]
     batches = [_pad([examples[n] for n in group], group, pad_id, device) for group in reversed(groups)]
     return Sample(batches, len(examples), sum(int(batch.mask.sum()) for batch in batches))
 

@@ -161,15 +161,14 @@ def task_table(task: Task, split: str, data: str | Path | None) -> Table:
 def _place(task: Task, data: str | Path | None) -> str:
     if data is None:
         return task.source
-    folder = Path(data)
+    folder, name = Path(data), task.source.split("/")[-1]
     if not folder.is_dir():
-        raise BadSample(f"there is no folder {data}; pass the one that holds {task.source.split('/')[-1]}.")
-    inner = folder / task.source.split("/")[-1]
-    if inner.is_dir():
-        return str(inner)
-    if folder.resolve().name == inner.name or (folder / task.subset).is_dir():
+        raise BadSample(f"there is no folder {data}; pass the one that holds {name}.")
+    if folder.resolve().name == name:  # it may hold a subset of its own name
         return str(folder)
-    raise BadSample(f"{data} holds no folder {inner.name!r}, where the task {task.name} has its data; pass its parent.")
+    if not (folder / name).is_dir():
+        raise BadSample(f"{data} holds no folder {name!r}, where the task {task.name} has its data; pass its parent.")
+    return str(folder / name)
 
 
 def read_test(

@@ -1,0 +1,77 @@
+import pytest
+import tiny
+import torch
+
+from kprune import Evaluation, KpruneError, Pruner, prune
+from kprune.drop import LARGEST, RESOLUTION, largest_reduction
+from kprune.metrics import Difference
+
+
+@pytest.fixture(scope="module")
+def pruner() -> Pruner:
+    return Pruner(tiny.tiny_model(), tiny.batched(tiny.texts()))
+
+
+def losing(lost, spread=0.0):
+    """A test on which a model with `reduction` removed loses lost(reduction) points, give or take."""
+
+    def examine(pruned):
+        value = -lost(pruned.settings.reduction)
+        gap = Difference("accuracy", value, value - spread, value + spread, 0.5)
+        return Evaluation("made up", 10_000, (), differences=(gap,))
+
+    return examine
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.33, 0.5, 0.77, 0.94])
+def test_bisection_finds_where_the_drop_begins(pruner, threshold):
+    found = largest_reduction(pruner, losing(lambda reduction: 10 * (reduction > threshold)), 1.0)
+    reduction = found.pruned.settings.reduction
+    assert threshold - RESOLUTION <= reduction <= threshold
+    assert found.evaluation.drop.value == 0
+    assert len(found.trials) <= 7
+    assert all(trial.passed == (trial.reduction <= threshold) for trial in found.trials)
+
+
+def test_the_guard_holds_the_intervals_end_to_the_limit(pruner):
+    examine = losing(lambda reduction: 2 * reduction, spread=0.5)
+    guarded = largest_reduction(pruner, examine, 1.0).pruned.settings.reduction
+    plain = largest_reduction(pruner, examine, 1.0, guard=False).pruned.settings.reduction
+    assert 0.25 - RESOLUTION <= guarded <= 0.25
+    assert 0.5 - RESOLUTION <= plain <= 0.5
+
+
+def test_few_examples_without_a_change_prove_little(pruner):
+    def examine(pruned):
+        return Evaluation("made up", 30, (), differences=(Difference("accuracy", 0.0, 0.0, 0.0, 1.0),))
+
+    with pytest.raises(KpruneError, match="test on more rows"):
+        largest_reduction(pruner, examine, 1.0)
+    assert largest_reduction(pruner, examine, 10.0).trials[0].high == 10.0  # three of thirty
+
+
+def test_where_nothing_is_lost_the_largest_is_taken(pruner):
+    told = []
+    found = largest_reduction(pruner, losing(lambda reduction: 0.0), 1.0, tried=told.append)
+    assert found.pruned.settings.reduction >= LARGEST - RESOLUTION
+    assert tuple(told) == found.trials
+
+
+def test_where_everything_is_lost_it_says_so(pruner):
+    with pytest.raises(KpruneError, match=r"no reduction of 2% or more stays within a drop of 0.5 points"):
+        largest_reduction(pruner, losing(lambda reduction: 5.0), 0.5)
+    with pytest.raises(KpruneError, match="max_drop is 0, and must be above 0"):
+        largest_reduction(pruner, losing(lambda reduction: 5.0), 0)
+
+
+@pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])
+def test_runs_that_share_the_teacher_equal_runs_of_their_own(criterion):
+    model, batches = tiny.tiny_model(), tiny.batched(tiny.texts())
+    shared = Pruner(model, batches, criterion=criterion)
+    for reduction in (0.7, 0.3, 0.7):
+        ours = shared.prune(reduction)
+        alone = prune(model, batches, reduction=reduction, criterion=criterion)
+        assert [step.kept for step in ours.steps] == [step.kept for step in alone.steps]
+        for a, b in zip(ours.model.parameters(), alone.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+        assert ours.summary() == alone.summary()

@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from kprune import KpruneError
+from kprune.metrics import METRICS, difference, figure, metric_of
+
+# References, predictions, and the figure worked out by hand.
+BY_HAND = {
+    "accuracy": ([0, 1, 1, 0, 1], [0, 1, 0, 0, 0], 60.0),  # three of five
+    "f1": ([0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 0, 0], 100 * 2 * 2 / (2 * 2 + 1 + 1)),  # 2 hits, 1 too many, 1 missed
+    "macro-f1": ([0, 0, 1, 2], [0, 1, 1, 2], 100 * (2 / 3 + 2 / 3 + 1) / 3),
+    "matthews": ([1, 1, 1, 0, 0], [1, 1, 0, 0, 1], 100 * (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)),
+    # Ranks 1 2 3 4 against 2 1 4 3: squares of their differences sum to 4, and 1 − 6·4/(4·15) = 0.6.
+    "spearman": ([0.1, 0.2, 0.3, 4.0], [2.0, 1.0, 40.0, 3.0], 60.0),
+    "pearson": ([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], 0.0),
+    "exact-match": ([0, 0, 0, 0], [1.0, 0.0, 1.0, 1.0], 75.0),
+    "answer-f1": ([0, 0], [0.5, 0.8], 65.0),
+    "perplexity": ([2.0, 1.0], [math.log(2) * 2, math.log(16)], 2 ** (6 / 3)),  # six bits over three tokens
+    "agreement": ([0, 0], [1.0, 0.5], 75.0),
+    "cosine": ([0, 0], [1.0, 0.8], 90.0),
+    "divergence": ([0, 0], [0.2, 0.4], 0.3),
+}
+
+
+def test_every_metric_has_an_example():
+    assert set(BY_HAND) == set(METRICS)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_metrics_worked_out_by_hand(name):
+    references, predictions, expected = BY_HAND[name]
+    found = figure(name, np.array(references), np.array(predictions))
+    assert found.value == pytest.approx(expected)
+    assert found.low <= found.value + 1e-9 or name == "matthews"
+    assert found.low <= found.high
+
+
+def test_f1_of_several_classes_is_their_mean():
+    references, predictions, expected = BY_HAND["macro-f1"]
+    assert figure("f1", np.array(references), np.array(predictions)).value == pytest.approx(expected)
+
+
+def test_an_unknown_metric_is_refused_with_the_list():
+    with pytest.raises(KpruneError, match=r"no metric 'bleu'; use one of accuracy, f1"):
+        metric_of("bleu")
+
+
+def test_the_interval_of_a_share_is_the_normal_one():
+    right = np.array([1] * 800 + [0] * 200)
+    found = figure("accuracy", np.ones(1000, dtype=int), right)
+    half = 196 * math.sqrt(0.8 * 0.2 / 1000)
+    assert found.low == pytest.approx(80 - half, abs=0.4)
+    assert found.high == pytest.approx(80 + half, abs=0.4)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    generator = np.random.default_rng(0)
+    held = 0
+    for _ in range(150):
+        scores = generator.random(60) ** 2  # mean 1/3
+        found = figure("answer-f1", np.zeros(60), scores)
+        held += found.low <= 100 / 3 <= found.high
+    assert 0.88 <= held / 150 <= 0.99
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 25), st.integers(0, 25), st.integers(10, 60))
+def test_the_paired_test_of_accuracy_is_the_exact_sign_test(ours_alone, theirs_alone, both):
+    # Only examples that one model has right and the other wrong say which is better.
+    ours = np.array([1] * ours_alone + [0] * theirs_alone + [1] * both)
+    theirs = np.array([0] * ours_alone + [1] * theirs_alone + [1] * both)
+    found = difference("accuracy", np.ones_like(ours), ours, theirs)
+    total = ours_alone + theirs_alone
+    expected = binomtest(ours_alone, total).pvalue if total else 1.0
+    assert found.p_value == pytest.approx(expected, abs=0.06)
+    assert found.value == pytest.approx(100 * (ours_alone - theirs_alone) / len(ours))
+    assert found.low <= found.value <= found.high
+
+
+def test_a_model_is_no_better_than_itself():
+    answers = np.random.default_rng(0).normal(size=50)
+    found = difference("spearman", answers + 0.1, answers, answers)
+    assert (found.value, found.low, found.high, found.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert found.is_noise
+
+
+def test_a_large_difference_is_not_noise():
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=200)
+    found = difference("spearman", truth, truth + 0.1 * generator.normal(size=200), generator.normal(size=200))
+    assert found.p_value < 0.01
+    assert found.low > 0
+    assert not found.is_noise
+
+
+def test_a_correlation_with_a_constant_is_none():
+    assert figure("spearman", np.array([1.0, 2.0, 3.0]), np.ones(3)).value == 0.0
