@@ -4,7 +4,7 @@ import torch
 
 from kprune import Evaluation, KpruneError, Pruner, prune
 from kprune.drop import LARGEST, RESOLUTION, largest_reduction
-from kprune.metrics import Difference
+from kprune.metrics import Difference, Figure
 
 
 @pytest.fixture(scope="module")
@@ -18,14 +18,14 @@ def losing(lost, spread=0.0):
     def examine(pruned):
         value = -lost(pruned.settings.reduction)
         gap = Difference("accuracy", value, value - spread, value + spread, 0.5)
-        return Evaluation("made up", 10_000, (), differences=(gap,))
+        return Evaluation("made up", 10_000, 10_000, (), differences=(gap,))
 
     return examine
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.33, 0.5, 0.77, 0.94])
 def test_bisection_finds_where_the_drop_begins(pruner, threshold):
-    found = largest_reduction(pruner, losing(lambda reduction: 10 * (reduction > threshold)), 1.0)
+    found = largest_reduction(pruner.prune, losing(lambda reduction: 10 * (reduction > threshold)), 1.0)
     reduction = found.pruned.settings.reduction
     assert threshold - RESOLUTION <= reduction <= threshold
     assert found.evaluation.drop.value == 0
@@ -35,33 +35,43 @@ def test_bisection_finds_where_the_drop_begins(pruner, threshold):
 
 def test_the_guard_holds_the_intervals_end_to_the_limit(pruner):
     examine = losing(lambda reduction: 2 * reduction, spread=0.5)
-    guarded = largest_reduction(pruner, examine, 1.0).pruned.settings.reduction
-    plain = largest_reduction(pruner, examine, 1.0, guard=False).pruned.settings.reduction
+    guarded = largest_reduction(pruner.prune, examine, 1.0).pruned.settings.reduction
+    plain = largest_reduction(pruner.prune, examine, 1.0, guard=False).pruned.settings.reduction
     assert 0.25 - RESOLUTION <= guarded <= 0.25
     assert 0.5 - RESOLUTION <= plain <= 0.5
 
 
 def test_few_examples_without_a_change_prove_little(pruner):
     def examine(pruned):
-        return Evaluation("made up", 30, (), differences=(Difference("accuracy", 0.0, 0.0, 0.0, 1.0),))
+        return Evaluation("made up", 30, 30, (), differences=(Difference("accuracy", 0.0, 0.0, 0.0, 1.0),))
 
-    with pytest.raises(KpruneError, match="test on more rows"):
-        largest_reduction(pruner, examine, 1.0)
-    assert largest_reduction(pruner, examine, 10.0).trials[0].high == 10.0  # three of thirty
+    with pytest.raises(KpruneError, match="30 examples cannot rule out a drop of 1 points: test on 300 or more"):
+        largest_reduction(pruner.prune, examine, 1.0)
+    assert largest_reduction(pruner.prune, examine, 10.0).trials[0].high == 10.0  # three of thirty
+
+
+def test_means_that_all_examples_move_need_no_floor(pruner):
+    def examine(number):
+        gap = Figure("cosine", 99.5, 99.3, 99.7)
+        return lambda pruned: Evaluation("made up", number, number, (), fidelity=(gap,))
+
+    assert largest_reduction(pruner.prune, examine(30), 1.0).trials[0].high == pytest.approx(0.7)
+    with pytest.raises(KpruneError, match="10 examples cannot rule out"):
+        largest_reduction(pruner.prune, examine(10), 1.0)
 
 
 def test_where_nothing_is_lost_the_largest_is_taken(pruner):
     told = []
-    found = largest_reduction(pruner, losing(lambda reduction: 0.0), 1.0, tried=told.append)
+    found = largest_reduction(pruner.prune, losing(lambda reduction: 0.0), 1.0, tried=told.append)
     assert found.pruned.settings.reduction >= LARGEST - RESOLUTION
     assert tuple(told) == found.trials
 
 
 def test_where_everything_is_lost_it_says_so(pruner):
-    with pytest.raises(KpruneError, match=r"no reduction of 2% or more stays within a drop of 0.5 points"):
-        largest_reduction(pruner, losing(lambda reduction: 5.0), 0.5)
+    with pytest.raises(KpruneError, match=r"not even 1.5% removed stay within a drop of 0.5 points"):
+        largest_reduction(pruner.prune, losing(lambda reduction: 5.0), 0.5)
     with pytest.raises(KpruneError, match="max_drop is 0, and must be above 0"):
-        largest_reduction(pruner, losing(lambda reduction: 5.0), 0)
+        largest_reduction(pruner.prune, losing(lambda reduction: 5.0), 0)
 
 
 @pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])

@@ -11,7 +11,7 @@ from test_tasks import example
 
 from kprune import KpruneError, Test, evaluate
 from kprune.demo import embedded_model, python_documentation
-from kprune.exams import class_names, class_order
+from kprune.exams import Blanks, Spans, class_names, class_order
 from kprune.outputs import pool
 from kprune.squad import grade, windows_of
 from kprune.tasks import TASKS
@@ -104,8 +104,6 @@ def test_perplexity_is_that_of_plain_loops(tokenizer):
     model = model_for("masked language model", tokenizer)
     rows = [(text,) for text in python_documentation()[:30]]
     result = evaluate(model, tokenizer, Test("wikitext2", None, rows, None), max_length=66)
-    from kprune.exams import Blanks
-
     exam = Blanks(Test("wikitext2", None, rows, None), tokenizer, 66)
     surprise, tokens = 0.0, 0
     for ids, given in zip(exam.targets, exam.examples, strict=True):
@@ -188,14 +186,60 @@ def test_own_labels_may_be_names_or_numbers(tokenizer):
     model = model_for("classification", tokenizer, id2label={0: "bad", 1: "fair", 2: "good"})
     rows = [(text,) for text in python_documentation()[:9]]
     values = []
-    for references in ([0, 1, 2] * 3, ["0", "1", "2"] * 3, ["Bad", "fair", "GOOD"] * 3):
+    for references in ([0, 1, 2] * 3, ["0", "1", "2.0"] * 3, ["Bad", "fair", "GOOD"] * 3):
         test = Test("mine", None, rows, references, ("accuracy", "macro-f1"))
         values.append([figure.value for figure in evaluate(model, tokenizer, test).figures])
     assert values[0] == values[1] == values[2]
 
 
+def test_signs_are_names_too(tokenizer):
+    model = model_for("classification", tokenizer, num_labels=2, id2label={0: "-", 1: "+"})
+    rows = [(text,) for text in python_documentation()[:10]]
+    numbers, names = ([0, 1] * 5, ["-", "+"] * 5)
+    results = [evaluate(model, tokenizer, Test("mine", None, rows, labels)) for labels in (numbers, names)]
+    assert results[0].figures == results[1].figures
+    with pytest.raises(KpruneError, match="the label '-1', and classes are numbered 0 to 1"):
+        evaluate(model, tokenizer, Test("mine", None, rows, ["-1"] * 10))
+
+
+def test_f1_of_more_than_two_classes_is_their_mean(tokenizer):
+    model = model_for("classification", tokenizer)
+    rows = [(text,) for text in python_documentation()[:9]]
+    result = evaluate(model, tokenizer, Test("mine", None, rows, [0, 1] * 4 + [0], ("f1",)))
+    assert result.figures[0].name == "macro-f1"
+
+
+def test_own_numbers_in_another_order_are_reported(tokenizer):
+    model = model_for("classification", tokenizer, num_labels=2)
+    rows = made_up("sst2", rows=40).rows
+    chosen = [int(out.logits.argmax()) for out in one_by_one(model, tokenizer, rows)]
+    result = evaluate(model, tokenizer, Test("mine", None, rows, [1 - choice for choice in chosen]))
+    assert "name them in id2label" in result.notes[0]
+
+
+def test_each_model_keeps_its_own_pooling(tokenizer):
+    model = model_for("embedding", tokenizer)
+    rows = [(text,) for text in python_documentation()[:24]]
+    test = Test("mine", None, rows, None)
+    assert evaluate(model, tokenizer, test, against=model).fidelity[0].value == pytest.approx(100, abs=1e-3)
+    assert evaluate(model, tokenizer, test, against=model, against_pooling="cls").fidelity[0].value < 99.9
+
+
+def test_no_answer_is_for_the_task_or_a_reference_to_allow(tokenizer):
+    rows = [("What?", "It is blue."), ("Where?", "There it is.")]
+
+    def may_be_empty(references, **options):
+        return Spans(Test("mine", None, rows, references, **options), tokenizer, 64).may_be_empty
+
+    assert not may_be_empty([["It"], "There"])
+    assert may_be_empty([["It"], "There"], may_be_empty=TASKS["squad2"].may_be_empty)
+    for nothing in ([], [""], "", {"text": []}):
+        assert may_be_empty([["It"], nothing])
+
+
 def bad_cases(tokenizer):
     rows = [("one text",), ("another text",)]
+    rows_of_two = [("what?", "one text"), ("what?", "another")]
     classifier = model_for("classification", tokenizer, id2label={0: "bad", 1: "fair", 2: "good"})
     regression = model_for("regression", tokenizer)
     embedding = model_for("embedding", tokenizer)
@@ -228,6 +272,21 @@ def bad_cases(tokenizer):
         "not finite": (regression, Test("mine", None, rows, ["1", "nan"]), {}, "row 1 of mine has no finite label"),
         "no pairs": (embedding, Test("mine", None, rows, [1, 2]), {}, "name two text columns"),
         "no context": (reader, Test("mine", None, rows, [["a"], ["b"]]), {}, "the question and the context"),
+        "strange answer": (
+            reader,
+            Test("mine", None, rows_of_two, [["a"], 1998]),
+            {},
+            "has the answer 1998",
+        ),
+        "no text in it": (reader, Test("mine", None, rows_of_two, [{"a": 1}, []]), {}, "row 0 of mine has the answer"),
+        "endless": (classifier, Test("mine", None, rows, [0, float("inf")]), {}, "row 1 of mine has the label inf"),
+        "nothing": (classifier, Test("mine", None, [], []), {}, "mine has no rows"),
+        "metric of nothing": (
+            classifier,
+            Test("mine", None, rows, None, ("f1",)),
+            {"against": classifier},
+            "no right answers to take f1 of",
+        ),
         "no answers": (classifier, Test("mine", None, rows, None), {}, "has no right answers"),
         "tags": (tagger, Test("mine", None, rows, [1, 2]), {}, "token classification cannot be scored by labels"),
         "metric": (classifier, Test("mine", None, rows, [1, 2], ("spearman",)), {}, "'spearman' does not suit"),
@@ -244,7 +303,8 @@ def bad_cases(tokenizer):
 
 
 BAD = ["wrong kind", "another task", "class count", "class names", "out of range", "hidden label", "half a class",
-       "unknown name", "no number", "not finite", "no pairs", "no context", "no answers", "tags", "metric",
+       "unknown name", "no number", "not finite", "no pairs", "no context", "strange answer", "no text in it",
+       "endless", "nothing", "metric of nothing", "no answers", "tags", "metric",
        "unknown metric", "two kinds", "two namings", "not numbers"]  # fmt: skip
 
 

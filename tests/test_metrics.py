@@ -40,9 +40,37 @@ def test_metrics_worked_out_by_hand(name):
     assert found.low <= found.high
 
 
-def test_f1_of_several_classes_is_their_mean():
-    references, predictions, expected = BY_HAND["macro-f1"]
-    assert figure("f1", np.array(references), np.array(predictions)).value == pytest.approx(expected)
+def test_a_class_that_one_model_alone_predicts_does_not_weigh_on_the_other():
+    references = np.array([0, 1, 2] * 20)
+    theirs = references.copy()
+    theirs[:3] = 3
+    found = difference("macro-f1", references, references, theirs)
+    expected = figure("macro-f1", references, references).value - figure("macro-f1", references, theirs).value
+    assert found.value == pytest.approx(expected)
+
+
+def test_a_rare_class_that_was_not_drawn_is_not_a_class_of_zero():
+    references = np.array([0] * 60 + [1] * 38 + [2] * 2)
+    predictions = references.copy()
+    predictions[[0, 1, 70]] = [1, 1, 0]
+    found = figure("macro-f1", references, predictions)
+    generator = np.random.default_rng(1)
+    draws = [generator.integers(0, 100, 100) for _ in range(400)]
+    from sklearn.metrics import f1_score
+
+    plain = [100 * f1_score(references[at], predictions[at], average="macro") for at in draws]
+    assert found.low == pytest.approx(np.percentile(plain, 2.5), abs=1.5)
+
+
+@pytest.mark.parametrize("metric", ["spearman", "pearson"])
+def test_a_models_scale_does_not_change_the_test(metric):
+    generator = np.random.default_rng(0)
+    truth = generator.normal(size=300)
+    ours, theirs = truth + 0.3 * generator.normal(size=300), truth + 0.5 * generator.normal(size=300)
+    found = difference(metric, truth, ours, theirs)
+    scaled = difference(metric, truth, 0.05 * ours + 7, theirs)
+    assert scaled.p_value == pytest.approx(found.p_value, abs=0.01)
+    assert scaled.value == pytest.approx(found.value)
 
 
 def test_an_unknown_metric_is_refused_with_the_list():

@@ -5,7 +5,7 @@ import tiny
 import torch
 
 from kprune.errors import KpruneError
-from kprune.streams import Streams
+from kprune.streams import Streams, best_fit
 from kprune.sublayer import columns_of, find
 
 
@@ -46,7 +46,7 @@ def test_the_refit_is_lstsq_on_the_stored_full_problem(family, number):
     generator = torch.Generator().manual_seed(number)
     for target in find(student)[:number]:  # some error below the sublayer at hand
         streams.move_to(target)
-        streams.remove(target, torch.rand(target.units, generator=generator) < 0.7, 0.0)
+        streams.remove(target, torch.rand(target.units, generator=generator) < 0.7, best_fit(0.0))
     target = find(student)[number]
     keep = torch.rand(target.units, generator=generator) < 0.6
     columns = columns_of(keep, target.width)
@@ -59,7 +59,7 @@ def test_the_refit_is_lstsq_on_the_stored_full_problem(family, number):
     old_weight = target.consumer.weight[:, columns].double()
 
     streams.move_to(target)
-    before, after = streams.remove(target, keep, 0.0)
+    before, after = streams.remove(target, keep, best_fit(0.0))
     torch.testing.assert_close(target.consumer.weight.double(), expected[:-1].T, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(target.consumer.bias - old_bias, expected[-1].float(), rtol=1e-3, atol=1e-4)
     scale = wanted.square().sum()
@@ -73,7 +73,7 @@ def test_an_emptied_sublayer_is_refitted_by_its_bias(family):
     target = find(student)[0]
     original = find(teacher)[0]
     output = seen_in(teacher, 0, sample)["output"]
-    _, after = streams.remove(target, torch.zeros(4, dtype=torch.bool), 0.0)
+    _, after = streams.remove(target, torch.zeros(4, dtype=torch.bool), best_fit(0.0))
     torch.testing.assert_close(target.consumer.bias.double(), output.mean(0), rtol=1e-4, atol=1e-5)
     assert target.units == 0
     assert original.units == 4
@@ -84,7 +84,7 @@ def test_streams_are_those_of_plain_passes():
     teacher, student, sample, streams = pair()
     for target in find(student)[:4]:
         streams.move_to(target)
-        streams.remove(target, torch.arange(target.units) % 2 == 0, 1e-6)
+        streams.remove(target, torch.arange(target.units) % 2 == 0, best_fit(1e-6))
     streams.move_to(find(student)[4])
     with torch.no_grad():
         for number, batch in enumerate(sample.batches):
@@ -99,5 +99,5 @@ def test_a_refit_without_a_solution_names_its_sublayer():
         find(student)[0].producers[2].weight.zero_()  # values: every head's features are one and the same
         find(student)[0].producers[2].bias.zero_()
     streams = Streams(teacher, student, sample)
-    with pytest.raises(KpruneError, match="the refit of layer 0 attention has no solution with ridge 0"):
-        streams.remove(find(student)[0], torch.tensor([True, True, False, False]), 0.0)
+    with pytest.raises(KpruneError, match="the refit of layer 0 attention has no solution"):
+        streams.remove(find(student)[0], torch.tensor([True, True, False, False]), best_fit(0.0))

@@ -1,4 +1,4 @@
-"""The command line: `kprune prune`, `evaluate`, `inspect`, `families`, `tasks` and `demo`."""
+"""The command line: `kprune prune`, `evaluate`, `compare`, `plot`, `inspect`, `families`, `tasks` and `demo`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,28 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from kprune import demo
+from kprune.compare import Grid, compare, open_cells, read_grid, read_results
 from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
-from kprune.evaluate import Evaluation, evaluate
+from kprune.evaluate import Evaluation, check, evaluate
 from kprune.families import FAMILIES
 from kprune.inspection import Inspection, inspect
+from kprune.methods import METHODS
 from kprune.options import (
     data_options,
     json_option,
     length_limit,
     on_device,
     require_one_source,
+    require_one_vocabulary,
     sample_and_test,
     sample_of,
     test_of,
 )
+from kprune.plots import plot
 from kprune.prune import Progress, Pruned, Pruner
 from kprune.report import evaluation_table, layers_table, tasks_table
-from kprune.settings import CRITERIA, DEFAULT_CRITERION
+from kprune.settings import CRITERIA, DEFAULT_CRITERION, SEARCHES
 from kprune.store import Source, fetch, require_free, save
 from kprune.tasks import TASKS, Test
 
@@ -52,6 +56,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
+        for library in ("datasets", "huggingface_hub"):  # what they could not reach is told once, in our own words
+            logging.getLogger(library).setLevel(logging.ERROR)
         logging.basicConfig(
             level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=err, show_path=False)]
         )
@@ -94,6 +100,15 @@ def main() -> None:
     show_default=True,
     help="How knowledge is measured. " + "; ".join(f"{row.name}: {row.summary}" for row in CRITERIA.values()) + ".",
 )
+@click.option(
+    "--method",
+    type=click.Choice(list(METHODS)),
+    default="kprune",
+    show_default=True,
+    help="K-prune or a rival. " + "; ".join(f"{row.name}: {row.summary}" for row in METHODS.values()) + ".",
+)
+@click.option("--search", type=click.Choice(SEARCHES), default="global", show_default=True, help="Ablation: uniform.")
+@click.option("--refit/--no-refit", default=True, show_default=True, help="Ablation: one shot, nothing refitted.")
 @click.option("--temperature", default=2.0, show_default=True, help="γ: softens predictions.")
 @click.option("--rep-weight", type=float, help="λ: weight of representations.  [default: the criterion's]")
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
@@ -109,9 +124,11 @@ def prune_command(
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     dense = on_device(source.load(), device)
-    rows, test = sample_and_test(options)
-    batches = sample_of(source, dense, rows, options)
-    names = ("criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed")
+    sample, test = sample_and_test(options)
+    if test is not None:
+        check(dense, source.load_tokenizer(), test, pooling=source.pooling)
+    batches = sample_of(source, dense, sample, options)
+    names = ("criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed", "search", "refit")
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
     save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation)
@@ -136,7 +153,7 @@ def _prune(
         found = _search(pruner, source, dense, test, options)
         return found.pruned, found.evaluation, found.trials
     with progress_bar() as advance:
-        pruned = pruner.prune(options["reduction"], progress=advance)
+        pruned = METHODS[options["method"]].prune(pruner, options["reduction"], advance)
     return pruned, None if test is None else _evaluate(pruned.model, source, test, options, dense), ()
 
 
@@ -149,17 +166,16 @@ def _search(
         def tell(trial: Trial) -> None:
             verdict = "within" if trial.passed else "beyond"
             err.print(
-                f"{trial.reduction:6.1%} removed: {trial.drop:+.2f} points lost "
+                f"{trial.reduction:6.1%} removed: {round(trial.drop, 2) + 0.0:+.2f} points lost "
                 f"({trial.low:+.2f} to {trial.high:+.2f}), {verdict} {options['max_drop']:g}",
                 highlight=False,
             )
 
         return largest_reduction(
-            pruner,
+            lambda reduction: METHODS[options["method"]].prune(pruner, reduction, advance),
             lambda pruned: _evaluate(pruned.model, source, test, options, dense, bar=False),
             options["max_drop"],
             guard=options["guard"],
-            start=lambda reduction: advance,
             tried=tell,
         )
 
@@ -171,6 +187,7 @@ def _evaluate(
     options: dict[str, Any],
     against: transformers.PreTrainedModel | None,
     *,
+    against_pooling: str | None = None,
     bar: bool = True,
 ) -> Evaluation:
     """A model's evaluation, and another's beside it, in float32, with a bar."""
@@ -181,6 +198,7 @@ def _evaluate(
             test,
             against=None if against is None else _in_float32(against),
             pooling=source.pooling,
+            against_pooling=against_pooling,
             max_length=length_limit(source, options),
             progress=lambda fraction: advance(Progress(fraction, test.name, None)),
         )
@@ -202,8 +220,13 @@ def evaluate_command(model: str, against: str | None, as_json: bool, device: str
     test = test_of(options, options["split"])
     source = Source(fetch(model), name=model)
     loaded = on_device(source.load(), device)
-    other = None if against is None else on_device(Source(fetch(against), name=against).load(), device)
-    result = _evaluate(loaded, source, test, options, other)
+    if against is None:
+        result = _evaluate(loaded, source, test, options, None)
+    else:
+        theirs = Source(fetch(against), name=against)
+        require_one_vocabulary(source, theirs)
+        other = on_device(theirs.load(), device)
+        result = _evaluate(loaded, source, test, options, other, against_pooling=theirs.pooling)
     if as_json:
         click.echo(json.dumps(result.as_json()))
     else:
@@ -215,6 +238,61 @@ def show_evaluation(result: Evaluation, name: str, other: str) -> None:
     out.print(evaluation_table(result, Path(name).name, Path(other).name))
     for note in result.notes:
         out.print(f"Note: {note}", highlight=False)
+
+
+@main.command("compare")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--grid", "grid_file", type=click.Path(path_type=Path), help="TOML file that sets what options do not.")
+@click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it.")
+@click.option("--method", "methods", multiple=True, help="A method, or a variant such as 'kprune refit=no'.")
+@click.option("--reduction", "reductions", multiple=True, type=float)
+@click.option("--seed", "seeds", multiple=True, type=int)
+@click.option("--tokens", type=click.IntRange(min=1), help="Real tokens to sample.  [default: 25000]")
+@click.option("--data", help="Folder that the data sets' folders are in.  [default: the hub]")
+@click.option("--limit", type=click.IntRange(min=1), help="Validation rows, evenly spread.  [default: all]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tuple[str, ...], **options: Any) -> None:
+    """Run methods × tasks × reductions × seeds into RESULTS, a JSON line each; what is there is not run again."""
+    chosen = read_grid(grid_file) if grid_file else {}
+    chosen |= {name: value for name, value in options.items() if value not in (None, ())}
+    if models:
+        chosen["models"] = {task: model for task, _, model in (each.partition("=") for each in models)}
+    if not all(chosen.get("models", {"": ""}).values()):
+        raise click.UsageError("pass at least one --model TASK=MODEL.")
+    grid = Grid(**chosen)
+    total, left = len(grid.cells()), len(open_cells(grid, results))
+    with counting_bar(total, total - left) as count:
+        compare(grid, results, jobs=jobs, finished=count)
+    failed = [line for line in read_results(results) if "error" in line]
+    out.print(f"{results}: {total} cells, {left} run now, {len(failed)} failed in all.")
+    for line in failed:
+        out.print(f"  {line['task']}, {line['method']}, {line['reduction']:g}: {line['error']}", highlight=False)
+
+
+@contextmanager
+def counting_bar(total: int, done: int) -> Iterator[Any]:
+    """A bar over a grid's cells, with the last one's outcome, to standard error."""
+    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TextColumn("{task.description}"))
+    with Bar(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+
+        def count(line: dict[str, Any]) -> None:
+            figure = line.get("figures", [{"name": "failed", "value": float("nan")}])[0]
+            told = f"{line['task']} {line['method']} {line['reduction']:g}: {figure['name']} {figure['value']:.2f}"
+            bar.update(task, advance=1, description=told)
+
+        yield count
+
+
+@main.command("plot")
+@click.argument("results", type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@json_option
+def plot_command(results: Path, folder: Path, ending: str, as_json: bool) -> None:
+    """Draw what RESULTS of a comparison hold into FOLDER: pictures, and tables in Markdown."""
+    written = [str(path) for path in plot(results, folder, ending)]
+    click.echo(json.dumps(written)) if as_json else out.print("\n".join(written))
 
 
 @main.command("tasks")

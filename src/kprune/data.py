@@ -65,22 +65,24 @@ def draw(
     max_length: int,
     seed: int = 0,
     masked: bool = False,
+    labels: Sequence[float] | None = None,
 ) -> list[dict[str, Tensor]]:
     """Tokenised batches of rows drawn without replacement, until they hold `tokens` real tokens.
 
-    With `masked`, tokens are masked for a masked language model, and `labels` mark where.
+    With `masked`, tokens are masked for a masked language model, and `labels` mark where. `labels`, a number per row,
+    come along for methods that want them.
     """
     if tokens < 1:
         raise BadSample(f"{tokens} tokens were asked for; ask for 1 or more (100,000 are usual).")
     generator = torch.Generator().manual_seed(seed)
-    order = list(rows)
+    order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
     batches: list[dict[str, Tensor]] = []
     missing = tokens
     for start in range(0, len(order), CHUNK):
         chunk = order[start : start + CHUNK]
         encoded = tokenizer(
-            *(list(column) for column in zip(*chunk, strict=True)),
+            *(list(column) for column in zip(*(rows[number] for number in chunk), strict=True)),
             truncation=True,
             max_length=max_length,
             padding=True,
@@ -89,6 +91,8 @@ def draw(
         lengths = encoded["attention_mask"].sum(1)
         wanted = int((lengths.cumsum(0) - lengths < missing).sum())
         batch = {name: value[:wanted] for name, value in encoded.items()}
+        if labels is not None:
+            batch["labels"] = torch.tensor([labels[number] for number in chunk[:wanted]])
         batches.append(_mask_some(batch, tokenizer, generator) if masked else batch)
         missing -= int(lengths[:wanted].sum())
         if missing <= 0:
@@ -187,8 +191,8 @@ def _data_set(name: str, subset: str | None, split: str) -> Table:
         # datasets raises whatever its readers and the network do
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadSample(
-            f"cannot load the data set {name!r} (subset {subset!r}, split {split!r}): {reason} "
-            "Pass a folder or a file where there is no network."
+            f"cannot load the data set {name!r} (subset {subset!r}, split {split!r}): {reason}"
+            + ("" if Path(name).is_dir() else " Pass a folder or a file where there is no network.")
         ) from error
     return table
 
@@ -209,16 +213,17 @@ def labelled_rows(table: Table, columns: Sequence[str], label: str | None, sourc
     if len(chosen) > 2:
         raise BadSample(f"{len(chosen)} columns were named ({', '.join(chosen)}); name one, or two for pairs.")
     for number, row in enumerate(table):
-        chosen = chosen or _only_text_columns(row, label, source)
-        missing = [column for column in (*chosen, *([label] if label else [])) if column not in row]
+        wanted = (*chosen, *([label] if label else []))
+        missing = [column for column in wanted if column not in row]
         if missing:
             raise BadSample(f"{source} has no column {missing[0]!r}; it has {', '.join(map(str, row))}.")
+        chosen = chosen or _only_text_columns(row, label, source)
         texts = tuple(row[column] for column in chosen)
         for column, text in zip(chosen, texts, strict=True):
             if text is not None and not isinstance(text, str):
                 raise BadSample(f"column {column!r} of {source} holds {text!r:.40}, not text; name a text column.")
         if all(text and text.strip() for text in texts):
-            if label is not None and row[label] in (None, ""):
+            if label is not None and row[label] is None:
                 raise BadSample(f"row {number} of {source} has no {label!r}; fill it in, or leave the row out.")
             yield texts, row[label] if label else None
 

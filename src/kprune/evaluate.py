@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from kprune.data import longest_input
 from kprune.errors import KpruneError, NotFinite
-from kprune.exams import Answers, Exam, exam_for
+from kprune.exams import Answers, Exam, exam_for, training_labels
 from kprune.knowledge import divergence
 from kprune.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.observe import forward
 from kprune.outputs import OutputKind, Prediction, kind_of
 from kprune.sample import Batch, regroup
-from kprune.tasks import TASKS, Test
+from kprune.tasks import TASKS, Test, thin
 
 BATCH_TOKENS = 4096
 VOCABULARY_BATCH_TOKENS = 1024
@@ -35,6 +35,8 @@ class Evaluation:
 
     test: str
     examples: int
+    resampled: int
+    """What intervals are taken over: examples, or a language model's blocks of text."""
     figures: tuple[Figure, ...]
     """Of the model; none where right answers are not known."""
     against: tuple[Figure, ...] = ()
@@ -77,24 +79,25 @@ def evaluate(
     *,
     against: PreTrainedModel | None = None,
     pooling: str = "mean",
+    against_pooling: str | None = None,
     max_length: int | None = None,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Evaluation:
     """The model's figures on a test, each with its 95 % interval; with `against`, the differences and their p-values.
 
     A test without right answers needs `against`: then the likeness of the two models' outputs is told. `pooling`
-    matters to bare encoders only. `progress` is called with the share of the work done.
+    matters to bare encoders only, `against_pooling` where the other model's differs. `progress` is called with the
+    share of the work done.
     """
     started = perf_counter()
-    kind = kind_of(model, pooling=pooling)
-    _require_fit(test, kind, model, against)
-    limit = min(longest_input(tokenizer, model.config), max_length or 10**9)
-    exam = exam_for(test, kind.name, tokenizer, limit)
-    metrics = _metrics(test, exam)
     models = [model] if against is None else [model, against]
+    kinds = [kind_of(model, pooling=pooling), kind_of(against or model, pooling=against_pooling or pooling)]
+    kind = kinds[0]
+    exam = _exam(models, tokenizer, test, kind, max_length)
+    metrics = _metrics(test, exam, model)
     answers = [exam.start(each.config) for each in models]
     alike = Likeness(kind, len(exam.examples))
-    sitting = _Sitting(models, exam, kind)
+    sitting = _Sitting(models, exam, kinds)
     for batch, predictions in sitting.run(progress):
         for answer, prediction in zip(answers, predictions, strict=True):
             answer.note(prediction, batch)
@@ -105,6 +108,7 @@ def evaluate(
     return Evaluation(
         test=test.name,
         examples=len(test.rows),
+        resampled=len(exam.examples) if kind.is_vocabulary else len(test.rows),
         figures=of_each[0],
         against=of_each[1] if against is not None else (),
         differences=tuple(difference(name, ours[0], ours[1], theirs[1]) for name, (ours, theirs) in columns.items())
@@ -116,6 +120,24 @@ def evaluate(
         seconds=perf_counter() - started,
         forward_seconds=sitting.forward_seconds,
     )
+
+
+def check(model: PreTrainedModel, tokenizer: Any, test: Test, *, pooling: str = "mean") -> None:
+    """Refuse, before any work is done, a test that the model cannot sit beside another."""
+    kind = kind_of(model, pooling=pooling)
+    training_labels(test, kind.name, model.config)  # every label is looked at, and a few rows are tokenised
+    exam = _exam([model, model], tokenizer, thin(test, 16), kind, None)
+    _metrics(test, exam, model)
+    exam.start(model.config)
+
+
+def _exam(
+    models: Sequence[PreTrainedModel], tokenizer: Any, test: Test, kind: OutputKind, max_length: int | None
+) -> Exam:
+    """The test, tokenised so that all models can read it."""
+    _require_fit(test, kind, models[0], models[1] if len(models) > 1 else None)
+    limits = [longest_input(tokenizer, model.config) for model in models]
+    return exam_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
 
 
 def _require_fit(test: Test, kind: OutputKind, model: PreTrainedModel, against: PreTrainedModel | None) -> None:
@@ -141,7 +163,7 @@ def _require_fit(test: Test, kind: OutputKind, model: PreTrainedModel, against: 
     if other.name != kind.name:
         raise KpruneError(f"the models are of two kinds, {kind.name} and {other.name}; compare models of one kind.")
     ours, theirs = model.config, against.config
-    if kind.is_distribution and not kind.is_vocabulary and ours.id2label != theirs.id2label:
+    if "classification" in kind.name and ours.id2label != theirs.id2label:
         raise KpruneError(
             f"the models' classes differ ({ours.id2label} and {theirs.id2label}); give both the same id2label."
         )
@@ -152,9 +174,14 @@ def _require_fit(test: Test, kind: OutputKind, model: PreTrainedModel, against: 
         )
 
 
-def _metrics(test: Test, exam: Exam) -> tuple[str, ...]:
+def _metrics(test: Test, exam: Exam, model: PreTrainedModel) -> tuple[str, ...]:
+    """Names of the metrics to tell: the test's, or what is usual."""
+    if test.metrics and not exam.metrics:
+        raise KpruneError(f"{test.name} has no right answers to take {test.metrics[0]} of; name their column.")
     usual = exam.metrics[:2] if exam.metrics[:1] in (("spearman",), ("answer-f1",)) else exam.metrics[:1]
-    chosen = test.metrics if exam.metrics and test.metrics else usual
+    chosen = test.metrics or usual
+    if (model.config.num_labels or 0) > 2:  # there is no one class to take it of
+        chosen = tuple("macro-f1" if name == "f1" else name for name in chosen)
     for name in chosen:
         if metric_of(name).name not in exam.metrics:
             raise KpruneError(
@@ -170,12 +197,12 @@ def _notes(answers: Sequence[Answers]) -> tuple[str, ...]:
 class _Sitting:
     """Models run side by side over an exam's batches, longest inputs first."""
 
-    def __init__(self, models: Sequence[PreTrainedModel], exam: Exam, kind: OutputKind) -> None:
+    def __init__(self, models: Sequence[PreTrainedModel], exam: Exam, kinds: Sequence[OutputKind]) -> None:
         config, device = models[0].config, models[0].device
-        self.models, self.kind = models, kind
+        self.models, self.kinds = models, kinds
         self.batches = regroup(
             exam.examples,
-            tokens=VOCABULARY_BATCH_TOKENS if kind.is_vocabulary else BATCH_TOKENS,
+            tokens=VOCABULARY_BATCH_TOKENS if kinds[0].is_vocabulary else BATCH_TOKENS,
             pad_id=config.pad_token_id or 0,
             device=device,
             most_padding=MOST_PADDING,
@@ -192,14 +219,14 @@ class _Sitting:
         done = 0
         with torch.no_grad(), _evaluating(self.models):
             for batch in self.batches:
-                yield batch, [self._read(model, batch) for model in self.models]
+                yield batch, [self._read(*each, batch) for each in zip(self.models, self.kinds, strict=False)]
                 done += batch.mask.numel()
                 progress(done / total)
 
-    def _read(self, model: PreTrainedModel, batch: Batch) -> Prediction:
+    def _read(self, model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Prediction:
         began = perf_counter()
         outputs = forward(model, batch)
-        prediction = self.kind.read(outputs, batch)
+        prediction = kind.read(outputs, batch)
         if bool(prediction.values.isnan().any()):
             raise NotFinite("the model's outputs are not numbers (NaN); check the checkpoint, or load it in float32.")
         self.forward_seconds += perf_counter() - began

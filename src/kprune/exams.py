@@ -5,6 +5,7 @@ There is an exam for each kind of model. It holds the examples; each model that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -79,6 +80,7 @@ class _Choices(Answers):
     def __init__(self, test: Test, config: PreTrainedConfig) -> None:
         super().__init__()
         self.order, notes, self.are_named = class_order(config, test.labels)
+        self.names = class_names(config)
         self.notes += notes
         self.references = class_numbers(test, class_names(config))
         self.chosen = np.zeros(len(test.rows), dtype=np.int64)
@@ -118,14 +120,15 @@ def class_order(config: PreTrainedConfig, labels: Sequence[str]) -> tuple[list[i
     """The data's number of each of a model's classes, by name; notes on the match; and whether names were there."""
     names = class_names(config)
     same = list(range(len(names)))
+    are_named = not all(name in (f"LABEL_{number}", str(number)) for number, name in enumerate(names))
     if not labels:
-        return same, [], True
+        return same, [], are_named
     if len(names) != len(labels):
         raise KpruneError(
             f"the model tells {len(names)} classes apart ({', '.join(names)}), and the test has {len(labels)} "
             f"({', '.join(labels)}); pass a model that was fine-tuned for it."
         )
-    if names == [f"LABEL_{number}" for number in same]:
+    if not are_named:
         meant = ", ".join(f"{number} = {label}" for number, label in enumerate(labels))
         return same, [f"the checkpoint does not name its classes; they are taken in the data's order ({meant})."], False
     found, wanted = [_plain(name) for name in names], [_plain(label) for label in labels]
@@ -141,29 +144,50 @@ def class_order(config: PreTrainedConfig, labels: Sequence[str]) -> tuple[list[i
 
 
 def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    """A name without what people write differently: case, and what stands between words."""
+    return re.sub(r"[\s_-]+", " ", name.strip().casefold())
+
+
+def _by_name(names: Sequence[str]) -> dict[str, int]:
+    """Numbers of classes by their names, as written and as people write them; ambiguous ones only as written."""
+    plain = [_plain(name) for name in names]
+    clear = {name: number for number, name in enumerate(plain) if plain.count(name) == 1}
+    return {**clear, **{name: number for number, name in enumerate(names)}}
 
 
 def class_numbers(test: Test, names: Sequence[str]) -> Array:
     """The references as numbers of classes: they may be numbers, numbers as text, or names."""
-    by_name = {_plain(name): number for number, name in enumerate(test.labels or names)}
+    by_name = _by_name(test.labels or names)
     numbers = []
     for row, label in enumerate(test.references or ()):
-        number = by_name.get(_plain(label)) if isinstance(label, str) else None
-        if number is None:
-            try:
-                number = int(label)
-            except (TypeError, ValueError):
-                raise BadSample(
-                    f"row {row} of {test.name} has the label {label!r}; the classes are {', '.join(names)}."
-                ) from None
-        if not 0 <= number < len(names) or (number != label and not isinstance(label, str)):
+        if isinstance(label, str):
+            named = by_name.get(label, by_name.get(_plain(label)))
+            if named is not None:
+                numbers.append(named)
+                continue
+        try:
+            number = float(label)
+        except (TypeError, ValueError):
+            raise BadSample(
+                f"row {row} of {test.name} has the label {label!r}; the classes are {', '.join(names)}."
+            ) from None
+        if number not in range(len(names)):
             raise BadSample(
                 f"row {row} of {test.name} has the label {label!r}, and classes are numbered 0 to {len(names) - 1}; "
                 "use a split whose labels are public, or mend them."
             )
-        numbers.append(number)
+        numbers.append(int(number))
     return np.array(numbers, dtype=np.int64)
+
+
+def training_labels(test: Test, kind: str, config: PreTrainedConfig) -> list[float] | None:
+    """The references as a model's own training would have them, in its order of classes; None where it has none."""
+    if test.references is None:
+        return None
+    if kind == CLASSIFICATION.name:
+        order, _, _ = class_order(config, test.labels)
+        return [order.index(number) for number in class_numbers(test, class_names(config)).tolist()]
+    return value_references(test).tolist() if kind == REGRESSION.name else None
 
 
 def value_references(test: Test) -> Array:
@@ -244,23 +268,29 @@ class Spans(Exam):
         self.windows = squad.windows_of(questions, contexts, tokenizer, max_length)
         self.examples = self.windows.examples
         self.metrics = ("answer-f1", "exact-match") if test.references is not None else ()
-        self.references = [_answers(reference) for reference in test.references or ()]
+        self.references = [_answers(answer, row, test.name) for row, answer in enumerate(test.references or ())]
+        self.may_be_empty = test.may_be_empty or not all(self.references)
 
     def start(self, config: PreTrainedConfig) -> Answers:
-        return _Spans(self.windows, self.references)
+        return _Spans(self.windows, self.references, self.may_be_empty)
 
 
-def _answers(reference: Any) -> list[str]:
-    """The texts of a reference: SQuAD's own {"text": […]}, a list, or one answer."""
-    texts = reference["text"] if isinstance(reference, dict) else reference
-    return [texts] if isinstance(texts, str) else [str(text) for text in texts]
+def _answers(reference: Any, row: int, name: str) -> list[str]:
+    """The texts of a reference: SQuAD's own {"text": […]}, a list, or one answer; none: there is no answer."""
+    texts = reference.get("text") if isinstance(reference, dict) else reference
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadSample(
+            f"row {row} of {name} has the answer {reference!r:.60}; write a text, a list of texts, or SQuAD's own form."
+        )
+    return [text for text in texts if squad.normalise(text)]
 
 
 class _Spans(Answers):
-    def __init__(self, windows: squad.Windows, references: list[list[str]]) -> None:
+    def __init__(self, windows: squad.Windows, references: list[list[str]], may_be_empty: bool) -> None:
         super().__init__()
         self.spans = squad.Answers(windows)
-        self.references = references
+        self.references, self.may_be_empty = references, may_be_empty
         self._grades: Array | None = None
 
     def note(self, prediction: Prediction, batch: Batch) -> None:
@@ -268,7 +298,7 @@ class _Spans(Answers):
 
     def columns(self, metric: str) -> tuple[Array, Array]:
         if self._grades is None:
-            texts = self.spans.texts(may_be_empty=not all(self.references))
+            texts = self.spans.texts(may_be_empty=self.may_be_empty)
             self._grades = np.array([squad.grade(*pair) for pair in zip(texts, self.references, strict=True)])
         return np.zeros(len(self._grades)), self._grades[:, 0 if metric == "exact-match" else 1]
 
@@ -340,6 +370,8 @@ NEED_NO_REFERENCES = {QUESTION_ANSWERING.name, MASKED_LM.name}
 
 def exam_for(test: Test, kind: str, tokenizer: Any, max_length: int) -> Exam:
     """A test, tokenised for models of a kind."""
+    if not test.rows:
+        raise BadSample(f"{test.name} has no rows; pass some.")
     if test.references is None and kind not in NEED_NO_REFERENCES:
         return Exam(test, tokenizer, max_length)
     if kind not in EXAMS:

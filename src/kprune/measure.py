@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kprune.errors import NotFinite
+from kprune.errors import KpruneError, NotFinite
 from kprune.knowledge import (
     Knowledge,
     ReleasedKnowledge,
@@ -97,7 +97,7 @@ def scores(
             )
             if is_teacher:
                 references.note(number, outputs, top)
-            objective(kind, kind.read(outputs, batch), references[number], settings).backward()
+            objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
         tick()
     return [
         _score(sublayer, sums[sublayer], cost, sample, kind, settings)
@@ -105,9 +105,13 @@ def scores(
     ]
 
 
-def objective(kind: OutputKind, student: Prediction, teacher: Prediction, settings: Settings) -> Tensor:
+def objective(
+    kind: OutputKind, student: Prediction, teacher: Prediction, settings: Settings, labels: Tensor | None = None
+) -> Tensor:
     """The sum over the batch of what a criterion differentiates: the knowledge lost, or a probe of its curvature."""
     values, reference, weights = student.values, teacher.values, teacher.weights
+    if settings.criterion == "gradient":
+        return task_loss(kind, student, teacher, labels).sum()
     if settings.criterion != "fisher":
         if kind.is_distribution:
             return divergence(values, reference, weights, settings.temperature).sum()
@@ -116,6 +120,20 @@ def objective(kind: OutputKind, student: Prediction, teacher: Prediction, settin
     if kind.is_distribution:
         return divergence_probe(values, reference, weights, signs, settings.temperature).sum()
     return squared_error_probe(values, weights, signs).sum()
+
+
+def task_loss(kind: OutputKind, student: Prediction, teacher: Prediction, labels: Tensor | None) -> Tensor:
+    """The loss that a model is trained with, a number per row; without labels, the teacher's own choice is taken.
+
+    An output that is a value, and its own label, has no gradient: there labels are needed.
+    """
+    if kind.is_distribution:
+        single = labels is not None and kind.name == "classification"
+        right = labels.long() if single and labels is not None else teacher.values.argmax(-1)
+        return teacher.weights * torch.nn.functional.cross_entropy(student.values, right, reduction="none")
+    if labels is None or student.values.shape[-1] != 1:
+        raise KpruneError(f"the loss of a model for {kind.name} needs labels; pass a labelled sample.")
+    return teacher.weights * (student.values[:, 0] - labels.to(student.values.dtype)).square()
 
 
 def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge:

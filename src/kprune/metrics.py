@@ -25,8 +25,11 @@ class Metric:
 
     name: str
     score: Score
-    is_percent: bool = True
     larger_is_better: bool = True
+    is_counted: bool = False
+    """Whether it counts right answers, so that none wrong among n says little of less than 3/n."""
+    plain: Callable[[Array], Array] = lambda predictions: predictions
+    """Predictions without the scale that the score does not see, so that two models' can be exchanged."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,14 @@ def _accuracy(references: Array, predictions: Array, counts: Array) -> float:
 
 
 def _f1(references: Array, predictions: Array, counts: Array) -> float:
-    """Of the second class where there are two, the mean over classes where there are more."""
+    """Of the second of two classes."""
     from sklearn.metrics import f1_score
 
-    average = "binary" if set(np.unique(references)) | set(np.unique(predictions)) <= {0, 1} else "macro"
-    return 100.0 * float(f1_score(references, predictions, sample_weight=counts, average=average, zero_division=0.0))
+    return 100.0 * float(f1_score(references, predictions, sample_weight=counts, zero_division=0.0))
 
 
 def _macro_f1(references: Array, predictions: Array, counts: Array) -> float:
+    """The mean over the classes that occur."""
     from sklearn.metrics import f1_score
 
     return 100.0 * float(f1_score(references, predictions, sample_weight=counts, average="macro", zero_division=0.0))
@@ -99,6 +102,17 @@ def _correlation(function: Callable[..., Any], references: Array, predictions: A
     return 100.0 * float(function(references, predictions).statistic)
 
 
+def _ranks(predictions: Array) -> Array:
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(predictions))
+
+
+def _standardised(predictions: Array) -> Array:
+    spread = predictions.std()
+    return np.asarray((predictions - predictions.mean()) / (spread if spread > 0 else 1.0))
+
+
 def _mean(references: Array, predictions: Array, counts: Array) -> float:
     """Of figures that belong to one example each; there is nothing left to compare them with."""
     return float(np.average(predictions, weights=counts))
@@ -116,18 +130,18 @@ def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", _accuracy),
-        Metric("f1", _f1),
-        Metric("macro-f1", _macro_f1),
-        Metric("matthews", _matthews),
-        Metric("spearman", _spearman),
-        Metric("pearson", _pearson),
-        Metric("exact-match", _percent),
-        Metric("answer-f1", _percent),
-        Metric("perplexity", _perplexity, is_percent=False, larger_is_better=False),
-        Metric("agreement", _percent),
+        Metric("accuracy", _accuracy, is_counted=True),
+        Metric("f1", _f1, is_counted=True),
+        Metric("macro-f1", _macro_f1, is_counted=True),
+        Metric("matthews", _matthews, is_counted=True),
+        Metric("spearman", _spearman, plain=_ranks),
+        Metric("pearson", _pearson, plain=_standardised),
+        Metric("exact-match", _percent, is_counted=True),
+        Metric("answer-f1", _percent, is_counted=True),
+        Metric("perplexity", _perplexity, larger_is_better=False),
+        Metric("agreement", _percent, is_counted=True),
         Metric("cosine", _percent),
-        Metric("divergence", _mean, is_percent=False, larger_is_better=False),
+        Metric("divergence", _mean, larger_is_better=False),
     )
 }
 
@@ -148,7 +162,7 @@ def figure(name: str, references: Array, predictions: Array, *, seed: int = 0) -
     """A metric over examples, with the interval that resampling them gives."""
     score = metric_of(name).score
     (references, predictions), counts = _cells(references, predictions)
-    drawn = [score(references, predictions, weights) for weights in _resampled(counts, seed)]
+    drawn = [_counted(score, references, predictions, weights) for weights in _resampled(counts, seed)]
     low, high = np.percentile(drawn, [2.5, 97.5])
     return Figure(name, score(references, predictions, counts), float(low), float(high))
 
@@ -159,13 +173,13 @@ def difference(name: str, references: Array, ours: Array, theirs: Array, *, seed
     If the two models were equal, exchanging their answers to any example would change nothing but by chance: the
     p-value is the share of such exchanges, each made with probability ½, with a difference as large as the real one.
     """
-    score = metric_of(name).score
-    (references, ours, theirs), counts = _cells(references, ours, theirs)
+    metric = metric_of(name)
+    (references, ours, theirs), counts = _cells(references, metric.plain(ours), metric.plain(theirs))
 
     def gap(kept: Array, exchanged: Array) -> float:
         twice, both = np.concatenate([references, references]), np.concatenate([kept, exchanged])
-        mine = score(twice, np.concatenate([ours, theirs]), both)
-        return mine - score(twice, np.concatenate([theirs, ours]), both)
+        mine = _counted(metric.score, twice, np.concatenate([ours, theirs]), both)
+        return mine - _counted(metric.score, twice, np.concatenate([theirs, ours]), both)
 
     none = np.zeros_like(counts)
     value = gap(counts, none)
@@ -176,6 +190,12 @@ def difference(name: str, references: Array, ours: Array, theirs: Array, *, seed
     # A hair's breadth of slack: sums in another order differ by rounding.
     as_large = sum(abs(gap(counts - moved, moved)) >= abs(value) - 1e-9 for moved in exchanges)
     return Difference(name, value, float(low), float(high), (1 + as_large) / (1 + DRAWS))
+
+
+def _counted(score: Score, references: Array, predictions: Array, counts: Array) -> float:
+    """The score of those that count at all: a class that only others have must not weigh in."""
+    there = counts > 0
+    return score(references[there], predictions[there], counts[there])
 
 
 def _cells(*columns: Array) -> tuple[list[Array], Array]:

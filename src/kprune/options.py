@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from transformers import PreTrainedModel
 
 from kprune import data
 from kprune.errors import KpruneError
+from kprune.exams import training_labels
+from kprune.methods import METHODS
 from kprune.metrics import METRICS
 from kprune.outputs import kind_of
 from kprune.store import Source
@@ -50,28 +53,43 @@ def data_options(command: Any) -> Any:
 
 
 def require_one_source(options: dict[str, Any]) -> None:
-    """Refuse options that name no data, or two."""
+    """Refuse options that name no data, or two, or what a task has of its own."""
     chosen = [name for name in ("text", "task", "table") if options[name] is not None]
     if chosen not in (["text"], ["task"], ["table"], ["task", "table"]):
         raise click.UsageError("pass the data with one of --text, --data and --task (and --data for its folder).")
+    if options["task"] and (options["columns"] or options["label"] or options["metrics"] or options["subset"]):
+        raise click.UsageError("a --task has its own columns, labels, metrics and subset; leave those options out.")
+    if options["text"] is not None and (options["columns"] or options["label"] or options["metrics"]):
+        raise click.UsageError("a --text has no columns and no labels; use --data for a table.")
 
 
-def sample_and_test(options: dict[str, Any]) -> tuple[list[data.Row], Test | None]:
-    """Rows to sample from, and the test that was asked for, which shares none of them."""
+def sample_and_test(options: dict[str, Any]) -> tuple[Test, Test | None]:
+    """What to sample from, and the test that was asked for, which shares no row with it."""
     require_one_source(options)
     wants_test = options["is_tested"] or options["max_drop"] is not None
+    if not wants_test and (options["validation"] or options["metrics"] or options["limit"]):
+        raise click.UsageError("--validation, --metric and --limit belong to a test; add --evaluate.")
     if options["task"]:
-        task = task_named(options["task"])
-        table = task_table(task, options["split"] or task.train, options["table"])
-        rows = list(read_test(table, task.texts, name=task.name).rows)
-        return rows, test_of(options, options["validation"]) if wants_test else None
+        return _of_task(options, wants_test)
+    split = options["split"] or (None if _is_file(options) else "train")
+    whole = _table(options, split)
     if not wants_test:
-        return list(_table(options, options["split"] or "train", labels=False).rows), None
-    whole = _table(options, options["split"] or "train")
+        return whole, None
     if options["validation"] is None:
-        rows, test = hold_out(whole, seed=options["seed"], most=options["limit"] or 2000)
-        return rows, test
-    return list(whole.rows), test_of(options, options["validation"])
+        return hold_out(whole, seed=options["seed"], most=options["limit"] or 2000)
+    if options["validation"] == split:
+        raise click.UsageError(f"{split!r} is sampled, and cannot be the test too; name another split.")
+    return whole, test_of(options, options["validation"])
+
+
+def _of_task(options: dict[str, Any], wants_test: bool) -> tuple[Test, Test | None]:
+    task = task_named(options["task"])
+    sampled, tested = options["split"] or task.train, options["validation"] or task.validation
+    if wants_test and sampled == tested:
+        raise click.UsageError(f"{sampled!r} is sampled, and cannot be the test too; name another split.")
+    table = task_table(task, sampled, options["table"])
+    sample = replace(read_test(table, task.texts, task.label, name=task.name), labels=task.labels)
+    return sample, test_of(options, tested) if wants_test else None
 
 
 def test_of(options: dict[str, Any], split: str | None) -> Test:
@@ -81,17 +99,25 @@ def test_of(options: dict[str, Any], split: str | None) -> Test:
     if split is not None and Path(split).is_file():
         is_table = Path(split).suffix in data.READERS
         options = {**options, "table": split if is_table else None, "text": None if is_table else Path(split)}
-    return _table(options, split or "validation", limit=options["limit"])
+        split = None
+    return _table(options, split or (None if _is_file(options) else "validation"), limit=options["limit"])
 
 
-def _table(options: dict[str, Any], split: str, *, labels: bool = True, limit: int | None = None) -> Test:
-    """The rows of --text or --data, with their labels if wanted."""
+def _is_file(options: dict[str, Any]) -> bool:
+    return options["table"] is None or Path(options["table"]).suffix in data.READERS
+
+
+def _table(options: dict[str, Any], split: str | None, *, limit: int | None = None) -> Test:
+    """The rows of --text or --data, with their labels where a column is named."""
+    if split is not None and _is_file(options):
+        name = options["text"] or options["table"]
+        raise KpruneError(f"{name} is a file and has no split {split!r}, nor is there a file of that name.")
     if options["text"] is not None:
         return text_test(options["text"], limit=limit)
     return read_test(
-        data.read_table(options["table"], subset=options["subset"], split=split),
+        data.read_table(options["table"], subset=options["subset"], split=split or "train"),
         options["columns"],
-        options["label"] if labels else None,
+        options["label"],
         metrics=options["metrics"],
         name=Path(options["table"]).name,
         limit=limit,
@@ -109,10 +135,13 @@ def on_device(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
 
 
 def sample_of(
-    source: Source, model: PreTrainedModel, rows: list[data.Row], options: dict[str, Any]
+    source: Source, model: PreTrainedModel, sample: Test, options: dict[str, Any]
 ) -> list[dict[str, torch.Tensor]]:
+    """Tokenised batches of the rows to sample, with labels where the method wants them."""
     tokenizer = source.load_tokenizer()
     kind = kind_of(model, pooling=source.pooling)
+    wants_labels = METHODS[options["method"]].wants_labels or options["criterion"] == "gradient"
+    rows = sample.rows
     if kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
     return data.draw(
@@ -122,7 +151,18 @@ def sample_of(
         max_length=length_limit(source, options, data.longest_input(tokenizer, model.config)),
         seed=options["seed"],
         masked=kind.is_vocabulary,
+        labels=training_labels(sample, kind.name, model.config) if wants_labels else None,
     )
+
+
+def require_one_vocabulary(source: Source, other: Source) -> None:
+    """Refuse to compare models that do not read the same tokens."""
+    ours, theirs = source.load_tokenizer().get_vocab(), other.load_tokenizer().get_vocab()
+    if ours != theirs:
+        raise KpruneError(
+            f"{source.name} and {other.name} have different tokenizers ({len(ours)} and {len(theirs)} tokens), so one "
+            "text is not the same to both; compare models that share one."
+        )
 
 
 def length_limit(source: Source, options: dict[str, Any], *others: int) -> int:

@@ -22,9 +22,9 @@ from kprune.measure import References, scores
 from kprune.outputs import OutputKind, kind_of
 from kprune.record import describe, record_of
 from kprune.sample import Sample, examples_of, regroup
-from kprune.search import search
-from kprune.settings import DEFAULT_CRITERION, Settings, settings_for
-from kprune.streams import Streams
+from kprune.search import best_share, search
+from kprune.settings import CRITERIA, DEFAULT_CRITERION, Settings, settings_for
+from kprune.streams import Streams, best_fit, leave
 from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 96 * 2**20
@@ -112,6 +112,8 @@ def prune(
     ridge: float | None = None,
     pooling: str = "mean",
     seed: int = 0,
+    search: str = "global",
+    refit: bool = True,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Pruned:
     """A smaller copy of `model` without `reduction` of its encoder's FLOPs, its remaining weights refitted.
@@ -123,6 +125,8 @@ def prune(
     `rep_weight` λ and `head_weight` μ of the paper; left out, they take the value that belongs to the criterion.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
+
+    The paper's ablations: `criterion="gradient"`, `search="uniform"`, and `refit=False` (one shot, nothing refitted).
     """
     pruner = Pruner(
         model,
@@ -134,8 +138,26 @@ def prune(
         ridge=ridge,
         pooling=pooling,
         seed=seed,
+        search=search,
+        refit=refit,
     )
     return pruner.prune(reduction, progress=progress)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A student in the making."""
+
+    student: PreTrainedModel
+    sublayers: list[Sublayer]
+    """The student's, bottom to top."""
+    costs: list[float]
+    """FLOPs per unit of each sublayer."""
+    dense: float
+    """FLOPs of all units that there were."""
+    budget: float
+    settings: Settings
+    started: float
 
 
 class Pruner:
@@ -157,6 +179,8 @@ class Pruner:
         ridge: float | None = None,
         pooling: str = "mean",
         seed: int = 0,
+        search: str = "global",
+        refit: bool = True,
     ) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModel(
@@ -173,6 +197,8 @@ class Pruner:
             ridge=ridge,
             pooling=pooling,
             seed=seed,
+            search=search,
+            refit=refit,
             head_width=max((sublayer.width for sublayer in sublayers), default=1),
         )
         kind = kind_of(model, pooling=pooling)
@@ -180,54 +206,93 @@ class Pruner:
         self.model = model
         self.sample = sample_for(model, kind, batches)
         _require_enough(self.sample, sublayers, ridge)
-        self._teacher = _teacher_of(model)
-        self._references = References(self._teacher, kind, self.sample)
+        self.teacher = _teacher_of(model)
+        self.references = References(self.teacher, kind, self.sample)
         self._first_scores: list[Tensor] | None = None
+
+    def with_settings(self, **changes: Any) -> Pruner:
+        """The same model and sample, and the teacher's predictions with them, with other settings.
+
+        Where `criterion` changes, its own weights come with it, unless they are given too.
+        """
+        other = copy.copy(self)
+        row = CRITERIA.get(changes.get("criterion", ""))
+        if row is not None:
+            width = max((sublayer.width for sublayer in find(self.teacher)), default=1)
+            weights = {"rep_weight": row.rep_weight, "head_weight": row.head_weight or width}
+            changes = {**weights, **changes}
+        other.settings = replace(self.settings, **changes)
+        other._first_scores = None
+        return other
 
     def prune(self, reduction: float, *, progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
         """A smaller copy of the model, as `prune` makes it."""
-        started = perf_counter()
-        settings = replace(self.settings, reduction=reduction)
-        student = copy.deepcopy(self._teacher).requires_grad_(False)
-        sublayers = [sublayer for sublayer in find(student) if sublayer.units]
-        costs = [flops_per_unit(sublayer, self.sample.mean_length) for sublayer in sublayers]
-        dense = total_flops(sublayers, costs)
-        budget = _budget(dense, costs, reduction)
-        clock = _Clock(len(sublayers), len(self.sample.batches), progress)
-        streams = Streams(self._teacher, student, self.sample)
+        draft = self.draft(replace(self.settings, reduction=reduction))
+        clock = Clock(len(draft.sublayers), len(self.sample.batches), progress)
+        streams = Streams(self.teacher, draft.student, self.sample)
+        budget, fit = draft.budget, best_fit(self.settings.ridge) if self.settings.refit else leave
+        plan: list[Tensor] = []  # what one search found for all sublayers, where there is only one
         steps: list[Step] = []
-        for i, target in enumerate(sublayers):
+        for i, target in enumerate(draft.sublayers):
+            rest, costs = draft.sublayers[i:], draft.costs[i:]
             clock.start(i, target)
             units = target.units
             streams.move_to(target)
-            if total_flops(sublayers[i:], costs[i:]) <= budget:
-                keep = torch.ones(units, dtype=torch.bool)
-            else:
-                found = (
-                    self._first_scores
-                    if i == 0 and self._first_scores
-                    else self._scores(student, sublayers[i:], costs[i:], streams, clock.measured)
-                )
-                self._first_scores = self._first_scores or found
-                keep = search_sublayers(found, costs[i:], budget)[0]
-            before, after = streams.remove(target, keep, settings.ridge, clock.refitted)
-            budget -= costs[i] * target.units
+            if self.settings.refit or not plan:
+                plan = self._plan(draft, rest, costs, budget, streams, clock.measured)
+            keep = plan.pop(0)
+            before, after = streams.remove(target, keep, fit, clock.refitted)
+            budget -= costs[0] * target.units
             kept = tuple(keep.nonzero().squeeze(1).tolist())
             steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
+        return self.finish(draft, steps)
 
-        _hand_over(student, self.model)
+    def draft(self, settings: Settings) -> Draft:
+        """A copy of the model to work on, and what it may keep."""
+        started = perf_counter()
+        student = copy.deepcopy(self.teacher).requires_grad_(False)
+        sublayers = [sublayer for sublayer in find(student) if sublayer.units]
+        costs = [flops_per_unit(sublayer, self.sample.mean_length) for sublayer in sublayers]
+        dense = total_flops(sublayers, costs)
+        return Draft(student, sublayers, costs, dense, _budget(dense, costs, settings.reduction), settings, started)
+
+    def finish(self, draft: Draft, steps: Sequence[Step]) -> Pruned:
+        """The result of a draft that is done."""
+        _hand_over(draft.student, self.model)
         pruned = Pruned(
-            model=student,
+            model=draft.student,
             steps=tuple(steps),
-            settings=settings,
-            flops=(dense, total_flops(sublayers, costs)),
-            parameters=(self.model.num_parameters(), student.num_parameters()),
+            settings=draft.settings,
+            flops=(draft.dense, total_flops(draft.sublayers, draft.costs)),
+            parameters=(self.model.num_parameters(), draft.student.num_parameters()),
             examples=self.sample.examples,
             tokens=self.sample.tokens,
-            seconds=perf_counter() - started,
+            seconds=perf_counter() - draft.started,
         )
         _attach_record(pruned)
         return pruned
+
+    def _plan(
+        self,
+        draft: Draft,
+        sublayers: Sequence[Sublayer],
+        costs: Sequence[float],
+        budget: float,
+        streams: Streams,
+        tick: Callable[[], None],
+    ) -> list[Tensor]:
+        """Masks of the units that stay, by what is known now, for each of the sublayers that are left."""
+        if total_flops(sublayers, costs) <= budget:
+            return [torch.ones(sublayer.units, dtype=torch.bool) for sublayer in sublayers]
+        is_first = len(sublayers) == len(draft.sublayers)
+        found = self._first_scores if is_first else None
+        if found is None:
+            found = self._scores(draft.student, sublayers, costs, streams, tick)
+        if is_first:
+            self._first_scores = found
+        if self.settings.search == "uniform":
+            return [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in found]
+        return search_sublayers(found, costs, budget)
 
     def _scores(
         self,
@@ -243,7 +308,7 @@ class Pruner:
             sublayers,
             costs,
             streams.student,
-            self._references,
+            self.references,
             self.settings,
             is_teacher=streams.are_equal,
             tick=tick,
@@ -351,7 +416,7 @@ def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
     return budget
 
 
-class _Clock:
+class Clock:
     """Turns batches done into a fraction of the run: a target's measurement passes through all sublayers above it."""
 
     def __init__(self, sublayers: int, batches: int, progress: Callable[[Progress], None]) -> None:

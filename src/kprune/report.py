@@ -66,7 +66,7 @@ def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
             table.add_row(figure.name, name, _with_interval(figure))
         return table
     for ours, theirs, gap in zip(result.figures, result.against, result.differences, strict=True):
-        verdict = f"p = {gap.p_value:.3f}: {'may be noise' if gap.is_noise else 'not noise'}"
+        verdict = "equal" if gap.p_value == 1.0 and not (gap.low or gap.high) else _verdict(gap)
         table.add_row(ours.name, other, _with_interval(theirs))
         table.add_row("", name, _with_interval(ours))
         table.add_row("", "difference", _with_interval(gap), verdict)
@@ -78,7 +78,12 @@ def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
 def _with_interval(figure: Figure | Difference) -> str:
     sign = "+" if isinstance(figure, Difference) else ""
     digits = 4 if figure.name == "divergence" else 2  # the others are points of a hundred, or perplexities
-    return f"{figure.value:{sign}.{digits}f} ({figure.low:{sign}.{digits}f} to {figure.high:{sign}.{digits}f})"
+    value, low, high = (round(each, digits) + 0.0 for each in (figure.value, figure.low, figure.high))  # no "-0.00"
+    return f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+
+
+def _verdict(gap: Difference) -> str:
+    return f"p = {gap.p_value:.3f}: {'may be noise' if gap.is_noise else 'not noise'}"
 
 
 def tasks_table(tasks: Iterable[Task]) -> Table:

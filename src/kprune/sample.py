@@ -24,6 +24,8 @@ class Batch:
     """True at real tokens; (examples, length)."""
     example: Tensor
     """Each example's number in the order in which the sample was given; (examples,)."""
+    labels: Tensor | None
+    """Right answers, one per example, where they are known; only rival methods look at them."""
     predicted: Tensor | None
     """True at tokens that a language model is asked for; None: all real ones."""
     tokens: Tensor | None
@@ -65,7 +67,11 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
             )
         per_token = {name: value for name, value in batch.items() if torch.as_tensor(value).shape == ids.shape}
         per_token["attention_mask"] = mask
-        if found and set(per_token) != set(found[0]):
+        if "labels" in batch and torch.as_tensor(batch["labels"]).shape == ids.shape[:1] != ids.shape:
+            per_example = torch.as_tensor(batch["labels"]).cpu()
+        else:
+            per_example = None
+        if found and set(per_token) != set(found[0]) - ({"labels"} if per_example is not None else set()):
             raise BadSample(
                 f"batches differ in what they hold: {sorted(found[0])} and {sorted(per_token)}; make them alike"
             )
@@ -74,6 +80,8 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
             if len(real):
                 span = slice(int(real[0]), int(real[-1]) + 1)
                 found.append({name: torch.as_tensor(value)[row, span].cpu() for name, value in per_token.items()})
+                if per_example is not None:
+                    found[-1]["labels"] = per_example[row]
     if not found:
         raise BadSample("the sample is empty: no batch has a real token; pass some text")
     return found
@@ -106,17 +114,23 @@ def regroup(
 def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch.device) -> Batch:
     fill = {"input_ids": pad_id, "labels": -100}
     inputs = {
-        name: torch.nn.utils.rnn.pad_sequence(
-            [example[name] for example in examples], batch_first=True, padding_value=fill.get(name, 0)
+        name: (
+            torch.nn.utils.rnn.pad_sequence(
+                [example[name] for example in examples], batch_first=True, padding_value=fill.get(name, 0)
+            )
+            if examples[0][name].dim()
+            else torch.stack([example[name] for example in examples])
         ).to(device)
         for name in examples[0]
     }
     labels = inputs.pop("labels", None)
+    is_per_example = labels is not None and labels.dim() == 1
     mask = inputs["attention_mask"].bool()
     return Batch(
         inputs=inputs,
         mask=mask,
         example=torch.tensor(numbers, device=device),
-        predicted=None if labels is None else labels != -100,
+        labels=labels if is_per_example else None,
+        predicted=None if labels is None or is_per_example else labels != -100,
         tokens=None if bool(mask.all()) else mask.flatten().nonzero().squeeze(1),
     )

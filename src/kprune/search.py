@@ -18,6 +18,13 @@ def search(scores: Tensor, costs: Tensor, budget: float) -> Tensor:
     return keep
 
 
+def best_share(scores: Tensor, share: float) -> Tensor:
+    """Boolean mask of the best `share` of one sublayer's units, rounded down: an ablation of the search."""
+    keep = torch.zeros_like(scores, dtype=torch.bool)
+    keep[torch.argsort(scores, descending=True, stable=True)[: int(share * len(scores) + 1e-9)]] = True
+    return keep
+
+
 def score(
     predictive: Tensor, representational: Tensor, cost: float, *, rep_weight: float, unit_weight: float = 1.0
 ) -> Tensor:

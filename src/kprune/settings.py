@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kprune.errors import KpruneError
 
 DEFAULT_RIDGE = 1e-6
+SEARCHES = ("global", "uniform")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ CRITERIA = {
         Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0),
         Criterion("paper", "Equations 6 and 8 as they stand", 2.5e-4, 64.0),
         Criterion("released", "the scales of the authors' released code", 2.5e-4, None),
+        Criterion("gradient", "an ablation: the gradient of the task's own loss", 0.0, 1.0),
     )
 }
 DEFAULT_CRITERION = "fisher"
@@ -45,10 +47,16 @@ class Settings:
     ridge: float
     pooling: str
     seed: int
+    search: str = "global"
+    """`global`: the best units of the model stay. `uniform`, an ablation: the same share of every sublayer."""
+    refit: bool = True
+    """Off, an ablation: measured and searched once, removed, and nothing refitted."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reduction < 1.0:
             raise KpruneError(f"reduction is {self.reduction}, and must be at least 0 and below 1: 0.6 removes 60 %.")
+        if self.search not in SEARCHES:
+            raise KpruneError(f"search {self.search!r} is not known; use one of {', '.join(SEARCHES)}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise KpruneError(f"temperature is {self.temperature}, and must be above 0; the paper's is 2.")
         for name in ("rep_weight", "head_weight", "ridge"):
@@ -68,6 +76,8 @@ def settings_for(
     pooling: str,
     seed: int,
     head_width: int,
+    search: str = "global",
+    refit: bool = True,
 ) -> Settings:
     """Settings with every default filled in; `head_width` is d_h of the model at hand."""
     if criterion not in CRITERIA:
@@ -83,4 +93,6 @@ def settings_for(
         ridge=DEFAULT_RIDGE if ridge is None else ridge,
         pooling=pooling,
         seed=seed,
+        search=search,
+        refit=refit,
     )

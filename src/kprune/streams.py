@@ -14,6 +14,19 @@ from kprune.refit import LeastSquares
 from kprune.sample import Sample
 from kprune.sublayer import Sublayer, find, shrink
 
+Fit = Callable[[Sublayer, LeastSquares, Tensor], Tensor]
+"""A sublayer's new weights and bias change, (features + 1) × d, from its problem and the weights that it has."""
+
+
+def best_fit(ridge: float) -> Fit:
+    """The fit of K-prune: the best weights there are."""
+    return lambda target, problem, weights: problem.solve(ridge, bias=target.consumer.bias is not None)
+
+
+def leave(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
+    """No fit at all."""
+    return weights
+
 
 class Streams:
     """The student's stream at the current sublayer and the teacher's, a tensor per batch; none from below is kept.
@@ -23,7 +36,9 @@ class Streams:
     """
 
     @torch.no_grad()
-    def __init__(self, teacher: PreTrainedModel, student: PreTrainedModel, sample: Sample) -> None:
+    def __init__(
+        self, teacher: PreTrainedModel, student: PreTrainedModel, sample: Sample, *, are_equal: bool = True
+    ) -> None:
         self._teacher_model, self._student_model = teacher, student
         self._originals = find(teacher)
         self.sample = sample
@@ -32,7 +47,7 @@ class Streams:
         self._student_at = self._teacher_at = 0  # layers
         self._past_attention = False  # of the student's
         self._wanted: dict[tuple[str, int], Tensor] = {}  # by kind of sublayer and batch
-        self.are_equal = True  # nothing was removed yet, so the two streams are one
+        self.are_equal = are_equal  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
     def move_to(self, target: Sublayer) -> None:
@@ -61,9 +76,9 @@ class Streams:
 
     @torch.no_grad()
     def remove(
-        self, target: Sublayer, keep: Tensor, ridge: float, tick: Callable[[], None] = lambda: None
+        self, target: Sublayer, keep: Tensor, fit: Fit, tick: Callable[[], None] = lambda: None
     ) -> tuple[float, float]:
-        """Take the other units out of the target, and refit its consumer to the teacher's stream (Equations 10, 11).
+        """Take the other units out of the target, and fit its consumer to the teacher's stream (Equations 10, 11).
 
         Returns ‖T − S‖² / ‖T‖² of the stream after the target, before and after the refit. A target that keeps all
         its units is refitted too, to make up for the error below it, unless there is none.
@@ -76,11 +91,9 @@ class Streams:
         weight, bias = target.consumer.weight, target.consumer.bias
         removed = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
         try:
-            fitted = problem.solve(ridge, bias=bias is not None)
+            fitted = fit(target, problem, removed)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise NotFinite(
-                f"the refit of {target.name} has no solution with ridge {ridge:g}; use a larger ridge or sample."
-            ) from error
+            raise NotFinite(f"the refit of {target.name} has no solution; use a larger ridge or sample.") from error
         if not bool(fitted.isfinite().all()):
             raise NotFinite(
                 f"the refit of {target.name} is not finite; load the model in float32, or use a larger ridge."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,8 @@ class Task:
     """Mean tokens of an input, where K-prune's authors say with which they count FLOPs."""
     train: str = "train"
     validation: str = "validation"
+    may_be_empty: bool = False
+    """Whether a question may have no answer."""
 
 
 GLUE, SQUAD, SQUAD_2, WIKITEXT = "nyu-mll/glue", "rajpurkar/squad", "rajpurkar/squad_v2", "Salesforce/wikitext"
@@ -114,7 +115,17 @@ TASKS = {
             ("unacceptable", "acceptable"),
         ),
         Task("squad", SQUAD, "plain_text", SPANS, QUESTION_AND_CONTEXT, "answers", ANSWERS, length=170.0),
-        Task("squad2", SQUAD_2, "squad_v2", SPANS, QUESTION_AND_CONTEXT, "answers", ANSWERS, length=170.0),
+        Task(
+            "squad2",
+            SQUAD_2,
+            "squad_v2",
+            SPANS,
+            QUESTION_AND_CONTEXT,
+            "answers",
+            ANSWERS,
+            length=170.0,
+            may_be_empty=True,
+        ),
         Task("wikitext2", WIKITEXT, "wikitext-2-raw-v1", MASKED, ("text",), None, ("perplexity",), validation="test"),
     )
 }
@@ -136,6 +147,8 @@ class Test:
     """Names; none: what suits the model."""
     labels: tuple[str, ...] = ()
     """What the classes 0, 1, … of the references are called, where that is known."""
+    may_be_empty: bool = False
+    """Whether a question may have no answer; it may, too, where a reference says so."""
 
 
 def task_named(name: str) -> Task:
@@ -150,12 +163,18 @@ def load_task(name: str, *, data: str | Path | None = None, split: str | None = 
     task = task_named(name)
     table = task_table(task, split or task.validation, data)
     test = read_test(table, task.texts, task.label, name=name, limit=limit)
-    return Test(name, task.kind, test.rows, test.references, task.metrics, task.labels)
+    return replace(test, kind=task.kind, metrics=task.metrics, labels=task.labels, may_be_empty=task.may_be_empty)
 
 
 def task_table(task: Task, split: str, data: str | Path | None) -> Table:
     """A split of a task's data; `data` is a folder with the data sets' folders in it, or the set's own."""
-    return read_table(_place(task, data), subset=task.subset, split=split)
+    try:
+        return read_table(_place(task, data), subset=task.subset, split=split)
+    except BadSample as error:
+        if data is not None:
+            raise
+        name = task.source.split("/")[-1]
+        raise BadSample(f"{error} Without the hub, point --data at a folder that holds {name!r}.") from error
 
 
 def _place(task: Task, data: str | Path | None) -> str:
@@ -180,34 +199,44 @@ def read_test(
     name: str = "the data",
     limit: int | None = None,
 ) -> Test:
-    """A test made of a table's columns; rows without text are left out."""
-    found = list(islice(labelled_rows(table, texts, label, name), limit))
+    """A test made of a table's columns, at most `limit` rows of it; rows without text are left out."""
+    found = list(labelled_rows(table, texts, label, name))
     if not found:
         raise BadSample(f"{name} has no rows with text; pass a split or a file that has some.")
     rows = [row for row, _ in found]
-    return Test(name, None, rows, [answer for _, answer in found] if label else None, metrics)
+    return thin(Test(name, None, rows, [answer for _, answer in found] if label else None, metrics), limit)
 
 
-def hold_out(test: Test, *, seed: int, share: float = 0.1, most: int = 2000) -> tuple[list[Row], Test]:
-    """Rows for the sample, and a test of the others: `share` of them, drawn by seed, at most `most`."""
-    held = min(most, round(share * len(test.rows)))
+def thin(test: Test, limit: int | None) -> Test:
+    """At most `limit` rows of a test, evenly spread over it: the same ones each time."""
+    if limit is None or limit >= len(test.rows):
+        return test
+    return _pick(test, [number * len(test.rows) // limit for number in range(limit)])
+
+
+def hold_out(test: Test, *, seed: int, share: float = 0.1, most: int = 2000) -> tuple[Test, Test]:
+    """Rows for the sample, and a test of the others: `share` of the texts, drawn by seed, at most `most`."""
+    texts = sorted(set(test.rows))  # a text that occurs twice is on one side only
+    held = min(most, round(share * len(texts)))
     if held < 1:
         raise BadSample(
-            f"{test.name} has {len(test.rows)} rows, too few to hold any out for a test; add rows, or name a test "
-            "with --validation."
+            f"{test.name} has {len(texts)} different rows, too few to hold any out for a test; add rows, or name "
+            "a test with --validation."
         )
-    order = list(range(len(test.rows)))
-    random.Random(f"held out {seed}").shuffle(order)
-    chosen = sorted(order[:held])
-    references = None if test.references is None else [test.references[n] for n in chosen]
-    return [test.rows[n] for n in sorted(order[held:])], replace(
-        test, rows=[test.rows[n] for n in chosen], references=references
-    )
+    chosen = set(random.Random(f"held out {seed}").sample(texts, held))
+    out = [number for number, row in enumerate(test.rows) if row in chosen]
+    rest = [number for number, row in enumerate(test.rows) if row not in chosen]
+    return _pick(test, rest), _pick(test, out)
+
+
+def _pick(test: Test, numbers: Sequence[int]) -> Test:
+    references = None if test.references is None else [test.references[number] for number in numbers]
+    return replace(test, rows=[test.rows[number] for number in numbers], references=references)
 
 
 def text_test(path: str | Path, *, limit: int | None = None) -> Test:
     """A test without answers, of a text file's lines."""
-    rows = read_lines(path)[:limit]
+    rows = read_lines(path)
     if not rows:
         raise BadSample(f"{path} has no lines with text; pass a file that has some.")
-    return Test(Path(path).name, None, rows, None)
+    return thin(Test(Path(path).name, None, rows, None), limit)
