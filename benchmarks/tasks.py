@@ -1,10 +1,10 @@
 """What pruning costs on real tasks: dense against several reductions, with intervals and paired tests.
 
     python benchmarks/tasks.py --model sst2=MODEL --model stsb=MODEL --model squad=MODEL --data DATA \
-        --reduction 0.4 --reduction 0.6 --reduction 0.8 --tokens 25000 --out benchmarks/results/tasks.json
+        --reduction 0.4 --reduction 0.6 --reduction 0.8 --tokens 25000 --out benchmarks/results/tasks.jsonl
 
 Samples are drawn from each task's train split by seed, figures are on the whole validation split, and the table is
-printed in Markdown. The file is written anew after every run, so that an interrupted one leaves what it had.
+printed in Markdown. Each run adds a JSON line, with the share of its time that was spent in forward passes.
 """
 
 from __future__ import annotations
@@ -86,16 +86,15 @@ def main(models: tuple[str, ...], out: Path | None, **options: Any) -> None:
     """Prune each task's model to each reduction, and print the table."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    lines = []
     click.echo("| task, metric | removed | dense | pruned | difference | p | alike |")
     click.echo("|---|---|---|---|---|---|---|")
     for model in models:
         name, _, folder = model.partition("=")
         for line, result in runs_of(name, folder, options):
-            lines.append(line)
             click.echo(row(line, result))
             if out:
-                out.write_text(json.dumps({"runs": lines, **provenance()}, indent=1) + "\n")
+                with out.open("a") as file:
+                    file.write(json.dumps({**line, "seed": options["seed"], **provenance()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -106,9 +106,7 @@ def _panels(lines: Sequence[Line], path: Path, draw: Callable[[Any, str, list[Li
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)), frameon=False
-    )
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * wide + 1, frameon=False)
     figure.savefig(path, dpi=130)
 
 
