@@ -38,7 +38,7 @@ def grid(place: Path, **changes) -> Grid:
         "methods": ("kprune", "kcm", "magnitude", "kprune refit=no"),
         "reductions": (0.3, 0.8),
         "seeds": (0,),
-        "tokens": 500,
+        "tokens": 400,
         "data": str(place / "data"),
         "limit": 20,
     }
@@ -131,7 +131,7 @@ def test_a_grid_that_is_killed_goes_on_with_nothing_lost_or_repeated(place, clea
     made = grid(place)
     toml.write_text(
         f"methods = {json.dumps(made.methods)}\nreductions = {list(made.reductions)}\nseeds = [0]\n"
-        f"tokens = 500\nlimit = 20\ndata = {json.dumps(made.data)}\n"
+        f"tokens = 400\nlimit = 20\ndata = {json.dumps(made.data)}\n"
         f"[models]\nsst2 = {json.dumps(made.models['sst2'])}\n"
     )
     command = [sys.executable, "-m", "kprune", "compare", str(path), "--grid", str(toml)]

@@ -11,7 +11,8 @@ from test_tasks import example
 
 from kprune import KpruneError, Test, evaluate
 from kprune.demo import embedded_model, python_documentation
-from kprune.exams import Blanks, Spans, class_names, class_order
+from kprune.exams import Blanks, Spans
+from kprune.labels import class_names, class_order
 from kprune.outputs import pool
 from kprune.squad import grade, windows_of
 from kprune.tasks import TASKS

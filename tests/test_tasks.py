@@ -60,6 +60,12 @@ def test_a_task_is_read_from_a_folder(name, inside, tmp_path):
     assert len(list(task_table(task, task.train, root))) == 12
 
 
+def test_two_folders_of_one_name_are_two(tmp_path):
+    for number, rows in enumerate((12, 20)):
+        root = write_data(tmp_path / str(number), TASKS["sst2"], rows)
+        assert len(load_task("sst2", data=root).rows) == rows
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

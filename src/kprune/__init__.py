@@ -7,7 +7,8 @@ from kprune import plugin as _plugin  # noqa: F401  # registers itself with tran
 from kprune.data import draw, read_lines, read_rows
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, evaluate
-from kprune.prune import Progress, Pruned, Pruner, Step, prune
+from kprune.prune import Pruner, prune
+from kprune.pruned import Progress, Pruned, Step
 from kprune.settings import CRITERIA, Settings
 from kprune.store import save
 from kprune.tasks import TASKS, Test, load_task, read_test

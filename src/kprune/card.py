@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kprune.evaluate import Evaluation
-from kprune.prune import Pruned
+from kprune.pruned import Pruned
 
 
 def model_card(

@@ -6,8 +6,6 @@ import copy
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,10 @@ from typing import Any
 import click
 import torch
 import transformers
-from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from kprune import demo
+from kprune.bars import counting_bar, err, out, progress_bar
 from kprune.compare import Grid, compare, open_cells, read_grid, read_results
 from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
@@ -40,14 +36,12 @@ from kprune.options import (
     test_of,
 )
 from kprune.plots import plot
-from kprune.prune import Progress, Pruned, Pruner
+from kprune.prune import Pruner
+from kprune.pruned import Progress, Pruned
 from kprune.report import evaluation_table, layers_table, tasks_table
 from kprune.settings import CRITERIA, DEFAULT_CRITERION, SEARCHES
 from kprune.store import Source, fetch, require_free, save
 from kprune.tasks import TASKS, Test
-
-out = Console()
-err = Console(stderr=True)
 
 
 class Commands(click.Group):
@@ -269,21 +263,6 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
         out.print(f"  {line['task']}, {line['method']}, {line['reduction']:g}: {line['error']}", highlight=False)
 
 
-@contextmanager
-def counting_bar(total: int, done: int) -> Iterator[Any]:
-    """A bar over a grid's cells, with the last one's outcome, to standard error."""
-    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TextColumn("{task.description}"))
-    with Bar(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-
-        def count(line: dict[str, Any]) -> None:
-            figure = line.get("figures", [{"name": "failed", "value": float("nan")}])[0]
-            told = f"{line['task']} {line['method']} {line['reduction']:g}: {figure['name']} {figure['value']:.2f}"
-            bar.update(task, advance=1, description=told)
-
-        yield count
-
-
 @main.command("plot")
 @click.argument("results", type=click.Path(path_type=Path, exists=True))
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -303,27 +282,6 @@ def tasks_command(as_json: bool) -> None:
         click.echo(json.dumps({name: asdict(task) for name, task in TASKS.items()}))
     else:
         out.print(tasks_table(TASKS.values()))
-
-
-@contextmanager
-def progress_bar(*, disable: bool = False) -> Iterator[Any]:
-    """A bar with the sublayer at hand, the last error after refit and the time left, to standard error."""
-    columns = (
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.description:<18}"),
-        TextColumn("{task.fields[error]:<14}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Bar(*columns, console=err, transient=True, disable=disable) as bar:
-        task = bar.add_task("loading", total=1.0, error="")
-
-        def advance(progress: Progress) -> None:
-            bar.update(task, completed=progress.fraction, description=progress.sublayer)
-            if progress.step is not None:
-                bar.update(task, error=f"error {progress.step.error_after:.4f}")
-
-        yield advance
 
 
 @main.command("inspect")

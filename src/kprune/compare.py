@@ -7,6 +7,7 @@ is in the file is not done again.
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import multiprocessing
 import os
@@ -25,9 +26,10 @@ import torch
 from kprune.data import draw, longest_input
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, evaluate
-from kprune.exams import training_labels
+from kprune.labels import training_labels
 from kprune.methods import METHODS
-from kprune.prune import Pruned, Pruner
+from kprune.prune import Pruner
+from kprune.pruned import Pruned
 from kprune.store import Source, fetch
 from kprune.tasks import EMBEDDING, Test, load_task, read_test, task_named, task_table, thin
 
@@ -269,6 +271,7 @@ def commit() -> str:
 
 def _forget_peak() -> None:
     """Start the count of peak memory anew, where the system can."""
+    gc.collect()  # models refer to themselves, and would stay until Python sees fit
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -186,7 +186,11 @@ def _data_set(name: str, subset: str | None, split: str) -> Table:
     import datasets
 
     try:
-        table: Table = datasets.load_dataset(name, subset, split=split)
+        if not Path(name).is_dir():
+            table: Table = datasets.load_dataset(name, subset, split=split)
+        else:
+            # Streamed, past the cache: it takes two folders of one name for the same, and gives the first one's rows.
+            table = list(datasets.load_dataset(name, subset, split=split, streaming=True))
     except Exception as error:
         # datasets raises whatever its readers and the network do
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -25,7 +25,8 @@ from kprune.data import draw
 from kprune.errors import KpruneError
 from kprune.inspection import inspect
 from kprune.outputs import pool
-from kprune.prune import Progress, prune
+from kprune.prune import prune
+from kprune.pruned import Progress
 from kprune.report import draw_layers
 from kprune.store import Source, require_free, save
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation
 from kprune.metrics import METRICS
-from kprune.prune import Pruned
+from kprune.pruned import Pruned
 
 LARGEST = 0.95
 """The largest reduction that is tried."""

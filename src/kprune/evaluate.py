@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from kprune.data import longest_input
 from kprune.errors import KpruneError, NotFinite
-from kprune.exams import Answers, Exam, exam_for, training_labels
+from kprune.exams import Answers, Exam, exam_for
 from kprune.knowledge import divergence
+from kprune.labels import training_labels
 from kprune.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.observe import forward
 from kprune.outputs import OutputKind, Prediction, kind_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from kprune.baselines import floor
 from kprune.errors import KpruneError
-from kprune.prune import Progress, Pruned, Pruner
+from kprune.prune import Pruner
+from kprune.pruned import Progress, Pruned
 
 Prune = Callable[[Pruner, float, Callable[[Progress], None]], Pruned]
 """A pruned copy from a prepared model, the reduction, and a progress callback."""

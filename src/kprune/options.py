@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from kprune import data
 from kprune.errors import KpruneError
-from kprune.exams import training_labels
+from kprune.labels import training_labels
 from kprune.methods import METHODS
 from kprune.metrics import METRICS
 from kprune.outputs import kind_of

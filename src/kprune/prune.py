@@ -6,8 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -20,6 +19,7 @@ from kprune.cost import unit_flops
 from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
 from kprune.measure import References, scores
 from kprune.outputs import OutputKind, kind_of
+from kprune.pruned import Clock, Progress, Pruned, Step
 from kprune.record import describe, record_of
 from kprune.sample import Sample, examples_of, regroup
 from kprune.search import best_share, search
@@ -33,71 +33,6 @@ SOUND_RIDGE = 1e-4
 """The least ridge that makes a refit with fewer tokens than features sound."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Step:
-    """What happened to one sublayer."""
-
-    layer: int
-    kind: str
-    units: int
-    """How many there were."""
-    kept: tuple[int, ...]
-    """Numbers of those that stayed."""
-    error_before: float
-    """‖T − S‖² / ‖T‖² of the stream after this sublayer, its units removed, before the refit."""
-    error_after: float
-    """The same after the refit."""
-    seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"layer {self.layer} {self.kind}"
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """A pruned model, and how it came to be."""
-
-    model: PreTrainedModel
-    steps: tuple[Step, ...]
-    settings: Settings
-    flops: tuple[float, float]
-    """Encoder FLOPs on one input of the sample's mean length, before and after."""
-    parameters: tuple[int, int]
-    """Before and after, embeddings and head included."""
-    examples: int
-    tokens: int
-    seconds: float
-
-    @property
-    def reduction(self) -> float:
-        """The share of FLOPs that was removed in fact."""
-        return 1.0 - self.flops[1] / self.flops[0]
-
-    def summary(self) -> dict[str, Any]:
-        """What a reader of the checkpoint wants to know of its making, as JSON."""
-        return {
-            "kprune": version("kprune"),
-            **asdict(self.settings),
-            "flops": list(self.flops),
-            "parameters": list(self.parameters),
-            "examples": self.examples,
-            "tokens": self.tokens,
-            "errors": [float(f"{step.error_after:.4g}") for step in self.steps],
-        }
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is."""
-
-    fraction: float
-    """Of the whole run's work."""
-    sublayer: str
-    step: Step | None
-    """The sublayer's outcome, at the moment it is done."""
 
 
 def prune(
@@ -414,36 +349,3 @@ def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
             f"reduction {reduction} would leave no unit at all; the largest that can be reached is {reachable:.6f}."
         )
     return budget
-
-
-class Clock:
-    """Turns batches done into a fraction of the run: a target's measurement passes through all sublayers above it."""
-
-    def __init__(self, sublayers: int, batches: int, progress: Callable[[Progress], None]) -> None:
-        self._batches, self._progress = batches, progress
-        self._measuring = [2.0 * (sublayers - i) for i in range(sublayers)]
-        self._refitting = 3.0
-        self._work = sum(self._measuring) + self._refitting * sublayers
-
-    def start(self, number: int, target: Sublayer) -> None:
-        self._began = perf_counter()
-        self._number, self._name = number, target.name
-        self._done = sum(self._measuring[:number]) + self._refitting * number
-        self._report(0.0)
-
-    def measured(self) -> None:
-        self._report(self._measuring[self._number] / self._batches)
-
-    def refitted(self) -> None:
-        self._report(self._refitting / self._batches)
-
-    def lap(self) -> float:
-        return perf_counter() - self._began
-
-    def stop(self, step: Step) -> Step:
-        self._report(0.0, step)
-        return step
-
-    def _report(self, work: float, step: Step | None = None) -> None:
-        self._done += work
-        self._progress(Progress(min(self._done / self._work, 1.0), self._name, step))

@@ -20,7 +20,7 @@ from kprune.card import model_card
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.evaluate import Evaluation
 from kprune.families import family_of
-from kprune.prune import Pruned
+from kprune.pruned import Pruned
 
 SIDE_FILES = {".json", ".txt", ".model", ".jinja"}
 """Endings of tokenizer, label and generation files, which come along as they are."""

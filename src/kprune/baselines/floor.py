@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kprune.prune import Clock, Draft, Progress, Pruned, Pruner, Step, search_sublayers
+from kprune.prune import Draft, Pruner, search_sublayers
+from kprune.pruned import Clock, Progress, Pruned, Step
 from kprune.streams import Fit, Streams, leave
 from kprune.sublayer import Sublayer
 

@@ -15,7 +15,8 @@ from kprune.baselines.floor import begin, remove_all
 from kprune.baselines.kwon import tuning
 from kprune.errors import KpruneError
 from kprune.observe import forward, observe
-from kprune.prune import Draft, Progress, Pruned, Pruner, search_sublayers
+from kprune.prune import Draft, Pruner, search_sublayers
+from kprune.pruned import Progress, Pruned
 from kprune.streams import Streams
 from kprune.sublayer import Sublayer
 

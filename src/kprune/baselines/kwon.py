@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from kprune.baselines.floor import begin, remove_all
 from kprune.measure import task_loss
 from kprune.observe import forward, gradients
-from kprune.prune import Progress, Pruned, Pruner
+from kprune.prune import Pruner
+from kprune.pruned import Progress, Pruned
 from kprune.refit import LeastSquares
 from kprune.sample import Batch
 from kprune.streams import Fit, Streams
