@@ -226,6 +226,14 @@ def test_each_model_keeps_its_own_pooling(tokenizer):
     assert evaluate(model, tokenizer, test, against=model, against_pooling="cls").fidelity[0].value < 99.9
 
 
+def test_an_embedding_model_reads_a_pairs_texts_one_by_one(tokenizer):
+    model, other = model_for("embedding", tokenizer), model_for("embedding", tokenizer, seed=1)
+    pairs = [tuple(python_documentation()[n : n + 2]) for n in range(0, 20, 2)]
+    single = [(text,) for pair in pairs for text in pair]
+    found = [evaluate(model, tokenizer, Test("mine", None, rows, None), against=other) for rows in (pairs, single)]
+    assert found[0].fidelity == found[1].fidelity
+
+
 def test_no_answer_is_for_the_task_or_a_reference_to_allow(tokenizer):
     rows = [("What?", "It is blue."), ("Where?", "There it is.")]
 

@@ -6,6 +6,7 @@ is in the file is not done again.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import json
@@ -271,10 +272,11 @@ def commit() -> str:
 
 def _forget_peak() -> None:
     """Start the count of peak memory anew, where the system can."""
-    gc.collect()  # models refer to themselves, and would stay until Python sees fit
+    gc.collect()
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier cells freed is not this one's
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
+    except (OSError, AttributeError):
         return
 
 

@@ -6,6 +6,7 @@ There is an exam for each kind of model. It holds the examples; each model that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -282,6 +283,8 @@ def exam_for(test: Test, kind: str, tokenizer: Any, max_length: int) -> Exam:
     if not test.rows:
         raise BadSample(f"{test.name} has no rows; pass some.")
     if test.references is None and kind not in NEED_NO_REFERENCES:
+        if kind == EMBEDDING:  # embeds one text at a time
+            test = replace(test, rows=[(text,) for row in test.rows for text in row])
         return Exam(test, tokenizer, max_length)
     if kind not in EXAMS:
         raise KpruneError(
