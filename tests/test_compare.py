@@ -160,7 +160,8 @@ def test_plots_and_tables_come_from_the_file(place, clean, tmp_path):
     assert all(file.stat().st_size > 500 for file in written)
     tables = written[-1].read_text()
     value = clean[0]["figures"][0]["value"]
-    assert f"| sst2 | 30% | kprune | accuracy {value:.2f} ± 0.00 (3 runs" in tables
+    dense = clean[0]["against"][0]["value"]
+    assert f"| sst2 | 30% | kprune | accuracy {value:.2f} ± 0.00 (dense {dense:.2f}) | 3 |" in tables
     assert "K-prune without one of its ideas." in tables
     result = kprune("plot", path, tmp_path / "png", "--json")
     assert [Path(name).suffix for name in json.loads(result.stdout)] == [".png", ".png", ".png", ".md"]

@@ -143,7 +143,7 @@ def draw_time(lines: Sequence[Line], path: Path) -> None:
             axes.errorbar(
                 [seconds], [value], [spread], color=colour, marker=mark, capsize=2, label=method, linestyle=""
             )
-        axes.set_xscale("log")
+        axes.set_xlim(left=0)
         axes.set_xlabel("seconds to prune")
         axes.set_ylabel(chosen[0]["figures"][0]["name"])
         axes.set_title(f"{task}, {at:.0%} removed")
@@ -188,9 +188,13 @@ def tables(lines: Sequence[Line]) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _told(value: float, spread: float, runs: int) -> str:
+    return f"{value:.2f} ± {spread:.2f}" if runs > 1 else f"{value:.2f}"
+
+
 def _every_figure(lines: Sequence[Line]) -> str:
-    text = ["Mean ± standard deviation over seeds.", "", "| task | removed | method | metric | alike | seconds |"]
-    text.append("|---|---|---|---|---|---|")
+    text = ["Mean ± standard deviation over seeds.", ""]
+    text += ["| task | removed | method | metric | runs | alike | seconds |", "|---|---|---|---|---|---|---|"]
     keys = list(dict.fromkeys((line["task"], line["reduction"], line["method"]) for line in lines))
     for task, reduction, method in sorted(keys, key=lambda key: (key[0], key[1])):
         runs = [
@@ -201,8 +205,8 @@ def _every_figure(lines: Sequence[Line]) -> str:
         seconds = mean(line["prune_seconds"] for line in runs)
         name = runs[0]["figures"][0]["name"]
         text.append(
-            f"| {task} | {reduction:.0%} | {method} | {name} {value:.2f} ± {spread:.2f} ({len(runs)} runs, "
-            f"dense {dense(runs[0]):.2f}) | {alike:.1f} | {seconds:.0f} |"
+            f"| {task} | {reduction:.0%} | {method} | {name} {_told(value, spread, len(runs))} "
+            f"(dense {dense(runs[0]):.2f}) | {len(runs)} | {alike:.1f} | {seconds:.0f} |"
         )
     return "\n".join([*text, ""])
 
@@ -233,6 +237,7 @@ def _ablations(lines: Sequence[Line]) -> str:
     text = ["K-prune without one of its ideas.", "", f"| | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     for method, runs in by_method(chosen).items():
         points = summary(runs, lambda line: (line["task"], line["reduction"]), metric)
-        cells = [f"{points[key][0]:.2f} ± {points[key][1]:.2f}" if key in points else "–" for key in columns]
+        count = {key: sum((line["task"], line["reduction"]) == key for line in runs) for key in columns}
+        cells = [_told(*points[key], count[key]) if key in points else "–" for key in columns]
         text.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join([*text, ""])
