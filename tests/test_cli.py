@@ -181,7 +181,8 @@ def test_an_interrupt_ends_cleanly(text, tmp_path):
 
 
 @pytest.mark.real
-def test_the_demo_runs_on_the_real_model(tmp_path):
+def test_the_demo_runs_on_the_real_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("kprune.demo.HELD_OUT", 64)
     result = kprune("demo", tmp_path / "demo", "--tokens", 2000, "--reduction", 0.3, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)

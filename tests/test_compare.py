@@ -8,14 +8,23 @@ from pathlib import Path
 
 import pytest
 import tiny
+from conftest import DRAWS
 from test_cli import kprune
 from test_tasks import write_data
 
-from kprune import KpruneError
+from kprune import KpruneError, metrics
 from kprune.compare import Grid, append_result, compare, open_cells, parse_method, read_grid, read_results
 from kprune.demo import embedded_model
 from kprune.plots import plot
 from kprune.tasks import TASKS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_draws():
+    """As many draws as other processes make."""
+    fewer, metrics.DRAWS = metrics.DRAWS, DRAWS
+    yield
+    metrics.DRAWS = fewer
 
 
 @pytest.fixture(scope="module")

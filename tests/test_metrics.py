@@ -2,12 +2,20 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import DRAWS
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
+from sklearn.metrics import accuracy_score, f1_score
 
-from kprune import KpruneError
+from kprune import KpruneError, metrics
 from kprune.metrics import METRICS, difference, figure, metric_of
+
+
+@pytest.fixture(autouse=True)
+def _all_draws(monkeypatch):
+    monkeypatch.setattr(metrics, "DRAWS", DRAWS)
+
 
 # References, predictions, and the figure worked out by hand.
 BY_HAND = {
@@ -56,8 +64,6 @@ def test_a_rare_class_that_was_not_drawn_is_not_a_class_of_zero():
     found = figure("macro-f1", references, predictions)
     generator = np.random.default_rng(1)
     draws = [generator.integers(0, 100, 100) for _ in range(400)]
-    from sklearn.metrics import f1_score
-
     plain = [100 * f1_score(references[at], predictions[at], average="macro") for at in draws]
     assert found.low == pytest.approx(np.percentile(plain, 2.5), abs=1.5)
 
@@ -71,6 +77,18 @@ def test_a_models_scale_does_not_change_the_test(metric):
     scaled = difference(metric, truth, 0.05 * ours + 7, theirs)
     assert scaled.p_value == pytest.approx(found.p_value, abs=0.01)
     assert scaled.value == pytest.approx(found.value)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_accuracy_and_f1_are_scikit_learns(classes):
+    generator = np.random.default_rng(classes)
+    references, predictions = generator.integers(0, classes, (2, 300))
+    oracles = {"accuracy": accuracy_score(references, predictions)}
+    oracles["macro-f1"] = f1_score(references, predictions, average="macro")
+    if classes == 2:
+        oracles["f1"] = f1_score(references, predictions)
+    for name, expected in oracles.items():
+        assert figure(name, references, predictions).value == pytest.approx(100 * expected)
 
 
 def test_an_unknown_metric_is_refused_with_the_list():
@@ -96,7 +114,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     assert 0.88 <= held / 150 <= 0.99
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 25), st.integers(0, 25), st.integers(10, 60))
 def test_the_paired_test_of_accuracy_is_the_exact_sign_test(ours_alone, theirs_alone, both):
     # Only examples that one model has right and the other wrong say which is better.
