@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,19 @@ def test_evaluate_on_ones_own_table(checkpoint, table, tmp_path):
     assert "accuracy" in result.output
     assert "equal" in result.output
     assert "agreement with tiny 100.00 (100.00 to 100.00)" in " ".join(result.output.split())
+
+
+def test_models_with_other_tokenizers_are_not_compared(checkpoint, text, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    file = other / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["the"], vocabulary["of"] = vocabulary["of"], vocabulary["the"]
+    file.write_text(json.dumps(content))
+    result = kprune("evaluate", checkpoint, "--against", other, "--text", text, "--limit", 5)
+    assert result.exit_code == 1
+    assert "have different tokenizers" in result.stderr
 
 
 def test_evaluate_without_labels_needs_another_model(checkpoint, text):

@@ -14,7 +14,7 @@ from kprune.demo import embedded_model, python_documentation
 from kprune.exams import Blanks, Spans
 from kprune.labels import class_names, class_order
 from kprune.outputs import pool
-from kprune.squad import grade, windows_of
+from kprune.squad import Answers, grade, windows_of
 from kprune.tasks import TASKS
 
 
@@ -271,6 +271,7 @@ def bad_cases(tokenizer):
         "out of range": (classifier, Test("mine", None, rows, [1, 3]), {}, "row 1 of mine has the label 3"),
         "hidden label": (classifier, Test("mine", None, rows, [-1, 1]), {}, "row 0 of mine has the label -1"),
         "half a class": (classifier, Test("mine", None, rows, [0, 0.5]), {}, "row 1 of mine has the label 0.5"),
+        "blank label": (classifier, Test("mine", None, rows, ["bad", ""]), {}, "row 1 of mine has the label ''; the"),
         "unknown name": (
             classifier,
             Test("mine", None, rows, ["bad", "ugly"]),
@@ -312,8 +313,8 @@ def bad_cases(tokenizer):
 
 
 BAD = ["wrong kind", "another task", "class count", "class names", "out of range", "hidden label", "half a class",
-       "unknown name", "no number", "not finite", "no pairs", "no context", "strange answer", "no text in it",
-       "endless", "nothing", "metric of nothing", "no answers", "tags", "metric",
+       "blank label", "unknown name", "no number", "not finite", "no pairs", "no context", "strange answer",
+       "no text in it", "endless", "nothing", "metric of nothing", "no answers", "tags", "metric",
        "unknown metric", "two kinds", "two namings", "not numbers"]  # fmt: skip
 
 
@@ -355,3 +356,21 @@ def test_answers_to_long_contexts_come_from_windows(tokenizer):
     assert len(windows_of(["What is it?"], [context], tokenizer, 60).examples) > 1
     result = evaluate(model, tokenizer, Test("mine", None, rows, [["unlikely"]]), max_length=60)
     assert [figure.name for figure in result.figures] == ["answer-f1", "exact-match"]
+    # The best of all windows, each run alone, is what must be found, and earns full marks where it is the reference.
+    windows = windows_of(["What is it?"], [context], tokenizer, 60)
+    answers = Answers(windows)
+    for number, given in enumerate(windows.examples):
+        with torch.no_grad():
+            out = model(**{name: value[None] for name, value in given.items()})
+        answers.note(torch.stack([out.start_logits, out.end_logits], dim=1), torch.tensor([number]))
+    (best,) = answers.texts(may_be_empty=False)
+    found = evaluate(model, tokenizer, Test("mine", None, rows, [[best]]), max_length=60)
+    assert [figure.value for figure in found.figures] == [100.0, 100.0]
+
+
+def test_the_shorter_of_two_models_sets_the_length(tokenizer):
+    model = model_for("classification", tokenizer)
+    short = tiny.tiny_model("bert", vocab_size=len(tokenizer), max_position_embeddings=16, pad_token_id=0)
+    rows = [(text,) for text in python_documentation()[:6]]
+    assert max(len(tokenizer(text)["input_ids"]) for (text,) in rows) > 16
+    assert evaluate(model, tokenizer, Test("mine", None, rows, None), against=short).examples == 6

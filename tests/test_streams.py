@@ -99,5 +99,5 @@ def test_a_refit_without_a_solution_names_its_sublayer():
         find(student)[0].producers[2].weight.zero_()  # values: every head's features are one and the same
         find(student)[0].producers[2].bias.zero_()
     streams = Streams(teacher, student, sample)
-    with pytest.raises(KpruneError, match="the refit of layer 0 attention has no solution"):
+    with pytest.raises(KpruneError, match="the refit of layer 0 attention has no solution with ridge 0"):
         streams.remove(find(student)[0], torch.tensor([True, True, False, False]), best_fit(0.0))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import gc
 import json
 import multiprocessing
 import os
@@ -272,7 +271,6 @@ def commit() -> str:
 
 def _forget_peak() -> None:
     """Start the count of peak memory anew, where the system can."""
-    gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)  # what earlier cells freed is not this one's
         Path("/proc/self/clear_refs").write_text("5")

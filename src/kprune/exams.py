@@ -81,7 +81,6 @@ class _Choices(Answers):
     def __init__(self, test: Test, config: PreTrainedConfig) -> None:
         super().__init__()
         self.order, notes, self.are_named = class_order(config, test.labels)
-        self.names = class_names(config)
         self.notes += notes
         self.references = class_numbers(test, class_names(config))
         self.chosen = np.zeros(len(test.rows), dtype=np.int64)

@@ -20,7 +20,16 @@ Fit = Callable[[Sublayer, LeastSquares, Tensor], Tensor]
 
 def best_fit(ridge: float) -> Fit:
     """The fit of K-prune: the best weights there are."""
-    return lambda target, problem, weights: problem.solve(ridge, bias=target.consumer.bias is not None)
+
+    def fit(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
+        try:
+            return problem.solve(ridge, bias=target.consumer.bias is not None)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise NotFinite(
+                f"the refit of {target.name} has no solution with ridge {ridge:g}; use a larger ridge or sample."
+            ) from error
+
+    return fit
 
 
 def leave(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
@@ -90,10 +99,7 @@ class Streams:
         problem, scale = self._problem(target, tick)
         weight, bias = target.consumer.weight, target.consumer.bias
         removed = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
-        try:
-            fitted = fit(target, problem, removed)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise NotFinite(f"the refit of {target.name} has no solution; use a larger ridge or sample.") from error
+        fitted = fit(target, problem, removed)
         if not bool(fitted.isfinite().all()):
             raise NotFinite(
                 f"the refit of {target.name} is not finite; load the model in float32, or use a larger ridge."

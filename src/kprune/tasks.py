@@ -50,6 +50,19 @@ NLI = ("entailment", "neutral", "contradiction")
 ACCURACY, SPEARMAN, ANSWERS = ("accuracy",), ("spearman", "pearson"), ("answer-f1", "exact-match")
 CLASSES, VALUE, SPANS, MASKED = CLASSIFICATION.name, REGRESSION.name, QUESTION_ANSWERING.name, MASKED_LM.name
 
+MNLI = Task(
+    "mnli",
+    GLUE,
+    "mnli",
+    CLASSES,
+    ("premise", "hypothesis"),
+    "label",
+    ACCURACY,
+    NLI,
+    39.05,
+    validation="validation_matched",
+)
+
 TASKS = {
     task.name: task
     for task in (
@@ -68,30 +81,8 @@ TASKS = {
         Task("sst2", GLUE, "sst2", CLASSES, ("sentence",), "label", ACCURACY, ("negative", "positive"), 25.16),
         Task("stsb", GLUE, "stsb", VALUE, PAIR, "label", SPEARMAN, length=31.47),
         Task("stsb-cosine", GLUE, "stsb", EMBEDDING, PAIR, "label", SPEARMAN, length=31.47),
-        Task(
-            "mnli",
-            GLUE,
-            "mnli",
-            CLASSES,
-            ("premise", "hypothesis"),
-            "label",
-            ACCURACY,
-            NLI,
-            39.05,
-            validation="validation_matched",
-        ),
-        Task(
-            "mnli-mismatched",
-            GLUE,
-            "mnli",
-            CLASSES,
-            ("premise", "hypothesis"),
-            "label",
-            ACCURACY,
-            NLI,
-            39.05,
-            validation="validation_mismatched",
-        ),
+        MNLI,
+        replace(MNLI, name="mnli-mismatched", validation="validation_mismatched"),
         Task(
             "qnli",
             GLUE,
