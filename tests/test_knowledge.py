@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 
+from kprune.budget import flops_per_unit
 from kprune.knowledge import (
     Knowledge,
     ReleasedKnowledge,
@@ -16,7 +17,6 @@ from kprune.knowledge import (
 from kprune.measure import RELEASED_GROUP, References, scores
 from kprune.observe import embed, masked
 from kprune.outputs import kind_of
-from kprune.prune import flops_per_unit
 from kprune.settings import settings_for
 from kprune.sublayer import find, shrink
 

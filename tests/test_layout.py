@@ -9,7 +9,7 @@ LEVELS = [
     {"errors", "settings", "metrics", *MATHS},
     {"families", "sample"},
     {"sublayer", "outputs", "data", "squad"},
-    {"observe", "record", "tasks", "pruned"},
+    {"observe", "record", "budget", "tasks", "pruned"},
     {"measure", "streams", "plugin", "labels", "bars"},
     {"prune", "exams"},
     {"evaluate"},

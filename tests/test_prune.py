@@ -184,7 +184,9 @@ def test_a_reduction_outside_its_range_is_refused(reduction):
 
 def test_an_unreachable_reduction_is_refused_with_the_largest():
     with pytest.raises(KpruneError, match=r"reduction 0\.9999 would leave no unit at all; the largest .* is 0\.99"):
-        prune(tiny.tiny_model(), BATCHES, reduction=0.9999)
+        prune(tiny.tiny_model(), BATCHES, reduction=0.9999, align=1)
+    with pytest.raises(KpruneError, match=r"the largest that can be reached is 0\.95.* while neurons stay by 16"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.99)
 
 
 def test_an_empty_sample_is_refused():
@@ -283,3 +285,37 @@ def test_activations_that_are_not_finite_are_told():
 def test_bad_options_are_refused(option, message):
     with pytest.raises(KpruneError, match=message):
         prune(tiny.tiny_model(), BATCHES, reduction=0.5, **option)
+
+
+@pytest.mark.parametrize("align", [1, 8, 16])
+def test_neurons_stay_by_multiples_within_the_budget(align):
+    pruned = prune(tiny.tiny_model(), BATCHES, reduction=0.5, align=align)
+    assert all(len(step.kept) % align == 0 for step in pruned.steps if step.kind == "ffn")
+    assert pruned.reduction >= 0.5
+    assert pruned.settings.align == align
+
+
+def test_a_budget_of_parameters_is_kept_to_the_parameter():
+    model = tiny.tiny_model()
+    heads, neurons = find(model)[:2]
+    pruned = prune(model, BATCHES, reduction=0.5, budget="parameters", align=1)
+    before, after = (sum(p.numel() for p in _inner(m).parameters()) for m in (model, pruned.model))
+    # What is left of every layer whatever is removed: the consumers' biases and the norms.
+    fixed = sum(
+        p.numel() for name, p in _inner(model).named_parameters() if "LayerNorm" in name or "output.dense.bias" in name
+    )
+    per_head = heads.weights_per_unit + 3 * heads.width
+    assert 0.5 * (before - fixed) - per_head < after - fixed <= 0.5 * (before - fixed)
+    assert pruned.settings.budget == "parameters"
+    assert neurons.units  # the model itself is as it was
+
+
+def _inner(model):
+    return model.base_model.encoder
+
+
+def test_an_unknown_budget_and_a_bad_align_are_refused():
+    with pytest.raises(KpruneError, match="budget 'watts' is not known; use one of flops, parameters"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.5, budget="watts")
+    with pytest.raises(KpruneError, match="align is 0, and must be 1 or more"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.5, align=0)

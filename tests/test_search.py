@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprune.search import score, search
+from kprune.search import score, search, search_groups
 
 units = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([3.0, 40.0])), min_size=1, max_size=60)
 
@@ -58,3 +58,49 @@ def test_equal_scores_are_taken_in_order():
 def test_score_is_equation_9():
     z = score(torch.tensor([1.0]), torch.tensor([10.0]), 4.0, rep_weight=0.5, unit_weight=2.0)
     assert z.tolist() == pytest.approx([2.0 * (1.0 + 0.5 * 10.0) / 4.0])
+
+
+sublayers = st.lists(st.tuples(st.lists(st.integers(0, 8), min_size=1, max_size=40), st.integers(1, 9)), min_size=1)
+
+
+@given(sublayers, st.floats(0.0, 1.2))
+def test_groups_stay_or_go_whole_best_first_within_the_budget(drawn, share):
+    scores = [torch.tensor(values, dtype=torch.float64) for values, _ in drawn]
+    sizes = [size for _, size in drawn]
+    prices = [3.0 * torch.arange(len(values) + 1, dtype=torch.float64) for values in scores]
+    budget = share * sum(float(price[-1]) for price in prices)
+    masks = search_groups(scores, prices, sizes, budget)
+    spent = sum(3.0 * int(mask.sum()) for mask in masks)
+    assert spent <= budget
+    if not all(mask.all() for mask in masks):
+        assert budget - spent < 3.0 * max(sizes)
+    for values, mask, size in zip(scores, masks, sizes, strict=True):
+        kept = int(mask.sum())
+        assert kept % size in (0, len(values) % size)
+        if kept and not mask.all() and kept % size == 0:
+            assert values[mask].min() >= values[~mask].max()
+
+
+@given(units, st.floats(0.0, 1.2))
+def test_groups_of_one_are_the_plain_search(drawn, share):
+    scores, costs = torch.tensor([float(v) for v, _ in drawn]), torch.tensor([c for _, c in drawn])
+    budget = share * float(costs.sum())
+    heads, neurons = costs == 40.0, costs == 3.0
+    # The plain search breaks ties by position, which a split by kind changes: give every unit a score of its own.
+    apart = scores + torch.linspace(0, 0.5, len(scores))
+    plain = search(apart, costs, budget)
+    kinds = [kind for kind in (heads, neurons) if kind.any()]
+    prices = [float(costs[kind][0]) * torch.arange(int(kind.sum()) + 1) for kind in kinds]
+    found = search_groups([apart[kind] for kind in kinds], prices, [1] * len(kinds), budget)
+    for kind, mask in zip(kinds, found, strict=True):
+        assert mask.tolist() == plain[kind].tolist()
+
+
+def test_a_price_that_changes_with_the_number_is_paid_as_it_is():
+    # The first unit of a sublayer opens it for 10; each further one costs 1.
+    price = torch.tensor([0.0, 10.0, 11.0, 12.0], dtype=torch.float64)
+    scores = [torch.tensor([3.0, 9.0, 8.0]), torch.tensor([1.0, 2.0, 7.0])]
+    masks = search_groups(scores, [price, price], [1, 1], 12.0)
+    assert [mask.tolist() for mask in masks] == [[False, True, True], [False, False, False]]
+    masks = search_groups(scores, [price, price], [1, 1], 22.0)
+    assert [mask.tolist() for mask in masks] == [[True, True, True], [False, False, True]]

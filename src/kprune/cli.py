@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 from kprune import demo
 from kprune.bars import counting_bar, err, out, progress_bar
+from kprune.budget import BUDGETS
 from kprune.compare import Grid, compare, open_cells, read_grid, read_results
 from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
@@ -39,7 +40,7 @@ from kprune.plots import plot
 from kprune.prune import Pruner
 from kprune.pruned import Progress, Pruned
 from kprune.report import evaluation_table, layers_table, tasks_table
-from kprune.settings import CRITERIA, DEFAULT_CRITERION, SEARCHES
+from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, SEARCHES
 from kprune.store import Source, fetch, require_free, save
 from kprune.tasks import TASKS, Test
 
@@ -103,6 +104,14 @@ def main() -> None:
 )
 @click.option("--search", type=click.Choice(SEARCHES), default="global", show_default=True, help="Ablation: uniform.")
 @click.option("--refit/--no-refit", default=True, show_default=True, help="Ablation: one shot, nothing refitted.")
+@click.option(
+    "--budget",
+    type=click.Choice(list(BUDGETS)),
+    default="flops",
+    show_default=True,
+    help="What --reduction is a share of: the encoder's FLOPs, or its units' parameters.",
+)
+@click.option("--align", default=DEFAULT_ALIGN, show_default=True, help="Keep neurons by multiples of this.")
 @click.option("--temperature", default=2.0, show_default=True, help="γ: softens predictions.")
 @click.option("--rep-weight", type=float, help="λ: weight of representations.  [default: the criterion's]")
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
@@ -122,7 +131,18 @@ def prune_command(
     if test is not None:
         check(dense, source.load_tokenizer(), test, pooling=source.pooling)
     batches = sample_of(source, dense, sample, options)
-    names = ("criterion", "temperature", "rep_weight", "head_weight", "ridge", "seed", "search", "refit")
+    names = (
+        "criterion",
+        "temperature",
+        "rep_weight",
+        "head_weight",
+        "ridge",
+        "seed",
+        "search",
+        "refit",
+        "budget",
+        "align",
+    )
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
     save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation)

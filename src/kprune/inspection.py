@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from kprune.prune import flops_per_unit, total_flops
+from kprune.budget import total_flops
 from kprune.record import Record, apply, dense_units, record_of
 from kprune.report import Shape
 from kprune.store import Source, reading
@@ -76,8 +76,7 @@ def _size(
     if record is not None:
         apply(record, model)
     sublayers = find(model)
-    costs = [flops_per_unit(sublayer, length) if sublayer.units else 0.0 for sublayer in sublayers]
     units: dict[str, list[int]] = {}
     for sublayer in sublayers:
         units.setdefault(sublayer.kind, []).append(sublayer.units)
-    return total_flops(sublayers, costs), model.num_parameters(), units
+    return total_flops(sublayers, length), model.num_parameters(), units

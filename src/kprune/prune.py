@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kprune.cost import unit_flops
+from kprune.budget import Budget, budget_named, total_flops
 from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
 from kprune.measure import References, scores
 from kprune.outputs import OutputKind, kind_of
 from kprune.pruned import Clock, Progress, Pruned, Step
 from kprune.record import describe, record_of
 from kprune.sample import Sample, examples_of, regroup
-from kprune.search import best_share, search
-from kprune.settings import CRITERIA, DEFAULT_CRITERION, Settings, settings_for
+from kprune.search import best_share, search_groups
+from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, Settings, settings_for
 from kprune.streams import Streams, best_fit, leave
 from kprune.sublayer import Sublayer, find
 
@@ -49,9 +49,14 @@ def prune(
     seed: int = 0,
     search: str = "global",
     refit: bool = True,
+    budget: str | Budget = "flops",
+    align: int = DEFAULT_ALIGN,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Pruned:
     """A smaller copy of `model` without `reduction` of its encoder's FLOPs, its remaining weights refitted.
+
+    What is reduced may be another `budget`: `parameters` (the encoder's units'), or `Latency.budget`, time measured by
+    `measure_latency`. Neurons stay or go by groups of `align`, best first, since odd widths are slow.
 
     `batches` are what a tokenizer returns for raw text; labels are not needed. The model itself is left as it was.
 
@@ -75,6 +80,8 @@ def prune(
         seed=seed,
         search=search,
         refit=refit,
+        budget=budget,
+        align=align,
     )
     return pruner.prune(reduction, progress=progress)
 
@@ -86,13 +93,20 @@ class Draft:
     student: PreTrainedModel
     sublayers: list[Sublayer]
     """The student's, bottom to top."""
-    costs: list[float]
-    """FLOPs per unit of each sublayer."""
+    prices: list[Tensor]
+    """What 0, 1, 2, … units of each sublayer cost."""
     dense: float
-    """FLOPs of all units that there were."""
+    """What all units that there were cost."""
     budget: float
+    flops: float
+    """Of all units that there were."""
     settings: Settings
     started: float
+
+    @property
+    def costs(self) -> list[float]:
+        """What one unit of each sublayer costs, on average."""
+        return [float(price[-1]) / (len(price) - 1) for price in self.prices]
 
 
 class Pruner:
@@ -116,6 +130,8 @@ class Pruner:
         seed: int = 0,
         search: str = "global",
         refit: bool = True,
+        budget: str | Budget = "flops",
+        align: int = DEFAULT_ALIGN,
     ) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModel(
@@ -134,11 +150,14 @@ class Pruner:
             seed=seed,
             search=search,
             refit=refit,
+            budget=budget_named(budget).name,
+            align=align,
             head_width=max((sublayer.width for sublayer in sublayers), default=1),
         )
         kind = kind_of(model, pooling=pooling)
         _require_finite(model)
         self.model = model
+        self.budget = budget_named(budget)
         self.sample = sample_for(model, kind, batches)
         _require_enough(self.sample, sublayers, ridge)
         self.teacher = _teacher_of(model)
@@ -169,15 +188,14 @@ class Pruner:
         plan: list[Tensor] = []  # what one search found for all sublayers, where there is only one
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
-            rest, costs = draft.sublayers[i:], draft.costs[i:]
             clock.start(i, target)
             units = target.units
             streams.move_to(target)
             if self.settings.refit or not plan:
-                plan = self._plan(draft, rest, costs, budget, streams, clock.measured)
+                plan = self._plan(draft, i, budget, streams, clock.measured)
             keep = plan.pop(0)
             before, after = streams.remove(target, keep, fit, clock.refitted)
-            budget -= costs[0] * target.units
+            budget -= float(draft.prices[i][target.units])
             kept = tuple(keep.nonzero().squeeze(1).tolist())
             steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
         return self.finish(draft, steps)
@@ -187,9 +205,13 @@ class Pruner:
         started = perf_counter()
         student = copy.deepcopy(self.teacher).requires_grad_(False)
         sublayers = [sublayer for sublayer in find(student) if sublayer.units]
-        costs = [flops_per_unit(sublayer, self.sample.mean_length) for sublayer in sublayers]
-        dense = total_flops(sublayers, costs)
-        return Draft(student, sublayers, costs, dense, _budget(dense, costs, settings.reduction), settings, started)
+        length = self.sample.mean_length
+        prices = [self.budget.price(sublayer, length) for sublayer in sublayers]
+        dense = sum(float(price[-1]) for price in prices)
+        flops = total_flops(sublayers, length)
+        least = [float(price[size]) for price, size in zip(prices, group_sizes(sublayers, settings), strict=True)]
+        budget = _budget(dense, least, settings)
+        return Draft(student, sublayers, prices, dense, budget, flops, settings, started)
 
     def finish(self, draft: Draft, steps: Sequence[Step]) -> Pruned:
         """The result of a draft that is done."""
@@ -198,7 +220,7 @@ class Pruner:
             model=draft.student,
             steps=tuple(steps),
             settings=draft.settings,
-            flops=(draft.dense, total_flops(draft.sublayers, draft.costs)),
+            flops=(draft.flops, total_flops(draft.sublayers, self.sample.mean_length)),
             parameters=(self.model.num_parameters(), draft.student.num_parameters()),
             examples=self.sample.examples,
             tokens=self.sample.tokens,
@@ -208,26 +230,21 @@ class Pruner:
         return pruned
 
     def _plan(
-        self,
-        draft: Draft,
-        sublayers: Sequence[Sublayer],
-        costs: Sequence[float],
-        budget: float,
-        streams: Streams,
-        tick: Callable[[], None],
+        self, draft: Draft, number: int, budget: float, streams: Streams, tick: Callable[[], None]
     ) -> list[Tensor]:
-        """Masks of the units that stay, by what is known now, for each of the sublayers that are left."""
-        if total_flops(sublayers, costs) <= budget:
+        """Masks of the units that stay, by what is known now, for the sublayers from `number` on."""
+        sublayers, prices, costs = draft.sublayers[number:], draft.prices[number:], draft.costs[number:]
+        if sum(float(price[-1]) for price in prices) <= budget:
             return [torch.ones(sublayer.units, dtype=torch.bool) for sublayer in sublayers]
-        is_first = len(sublayers) == len(draft.sublayers)
-        found = self._first_scores if is_first else None
+        found = self._first_scores if number == 0 else None
         if found is None:
             found = self._scores(draft.student, sublayers, costs, streams, tick)
-        if is_first:
+        if number == 0:
             self._first_scores = found
+        found = [values.cpu() for values in found]
         if self.settings.search == "uniform":
-            return [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in found]
-        return search_sublayers(found, costs, budget)
+            return [best_share(values, 1.0 - draft.settings.reduction) for values in found]
+        return search_groups(found, prices, group_sizes(sublayers, draft.settings), budget)
 
     def _scores(
         self,
@@ -252,22 +269,9 @@ class Pruner:
         return found
 
 
-def flops_per_unit(sublayer: Sublayer, length: float) -> float:
-    """FLOPs of one unit of a sublayer on one input of `length` tokens, a whole number: sums of them are then exact."""
-    attended = sublayer.width if sublayer.kind == "attention" else 0
-    return float(round(unit_flops(sublayer.weights_per_unit, length, attended)))
-
-
-def total_flops(sublayers: Sequence[Sublayer], costs: Sequence[float]) -> float:
-    """FLOPs of all units that sublayers have now."""
-    return sum(cost * sublayer.units for cost, sublayer in zip(costs, sublayers, strict=True))
-
-
-def search_sublayers(found: Sequence[Tensor], costs: Sequence[float], budget: float) -> list[Tensor]:
-    """Masks of the units that stay, one per sublayer, from scores over all of them."""
-    sizes = [len(values) for values in found]
-    unit_costs = torch.tensor(costs, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))
-    return list(search(torch.cat(list(found)).cpu(), unit_costs, budget).split(sizes))
+def group_sizes(sublayers: Sequence[Sublayer], settings: Settings) -> list[int]:
+    """How many units of each sublayer stay or go together: `align` neurons, a single head."""
+    return [min(settings.align, sublayer.units) if sublayer.width == 1 else 1 for sublayer in sublayers]
 
 
 def _teacher_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -339,13 +343,15 @@ def _require_knowledge(found: Sequence[Tensor], settings: Settings) -> None:
         )
 
 
-def _budget(dense: float, costs: Sequence[float], reduction: float) -> float:
-    budget = float(math.floor((1.0 - reduction) * dense))
-    if not costs:
+def _budget(dense: float, least: Sequence[float], settings: Settings) -> float:
+    """What may be spent, of what all units cost; `least` is what a first group of each sublayer costs."""
+    if not least:
         raise KpruneError("the model has no heads and no neurons left to prune.")
-    if budget < min(costs):
-        reachable = math.floor(1e6 * (1.0 - min(costs) / dense)) / 1e6
+    budget = (1.0 - settings.reduction) * dense
+    if budget < min(least):
+        reachable = math.floor(1e6 * (1.0 - min(least) / dense)) / 1e6
         raise KpruneError(
-            f"reduction {reduction} would leave no unit at all; the largest that can be reached is {reachable:.6f}."
+            f"reduction {settings.reduction} would leave no unit at all; the largest that can be reached is "
+            f"{reachable:.6f} while neurons stay by {settings.align} (align)."
         )
     return budget

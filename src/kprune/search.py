@@ -18,11 +18,39 @@ def search(scores: Tensor, costs: Tensor, budget: float) -> Tensor:
     return keep
 
 
+def search_groups(scores: list[Tensor], prices: list[Tensor], sizes: list[int], budget: float) -> list[Tensor]:
+    """The same over several sublayers, in groups of a size of each sublayer's own; a mask over units for each.
+
+    A sublayer's units, best first, stay or go by the `size`, so that its number is a multiple (but for a last group
+    that is smaller). A group has its members' mean score. `prices` hold what 0, 1, 2, … units of a sublayer cost
+    together: the more are kept already, the next one's price may differ.
+    """
+    groups = [groups_of(values, size) for values, size in zip(scores, sizes, strict=True)]
+    means, costs = [], []
+    for values, group, price, size in zip(scores, groups, prices, sizes, strict=True):
+        members = torch.bincount(group).to(values.dtype)
+        means.append(torch.zeros_like(members).index_add(0, group, values) / members)
+        costs.append(price[_ends(len(values), size)].diff())
+    kept = search(torch.cat(means), torch.cat(costs), budget).split([len(each) for each in means])
+    return [keep[group] for keep, group in zip(kept, groups, strict=True)]
+
+
+def groups_of(scores: Tensor, size: int) -> Tensor:
+    """Every unit's group: 0 for the `size` best, 1 for the next, and so on; equal scores in order of position."""
+    order = torch.argsort(scores, descending=True, stable=True)
+    group = torch.empty_like(order)
+    group[order] = torch.arange(len(order), device=order.device) // size
+    return group
+
+
+def _ends(units: int, size: int) -> Tensor:
+    """Numbers of units that whole groups make: 0, size, 2·size, … and all."""
+    return torch.cat([torch.arange(0, units, size), torch.tensor([units])])
+
+
 def best_share(scores: Tensor, share: float) -> Tensor:
     """Boolean mask of the best `share` of one sublayer's units, rounded down: an ablation of the search."""
-    keep = torch.zeros_like(scores, dtype=torch.bool)
-    keep[torch.argsort(scores, descending=True, stable=True)[: int(share * len(scores) + 1e-9)]] = True
-    return keep
+    return groups_of(scores, 1) < int(share * len(scores) + 1e-9)
 
 
 def score(

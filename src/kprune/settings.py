@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kprune.errors import KpruneError
 
 DEFAULT_RIDGE = 1e-6
+DEFAULT_ALIGN = 16
 SEARCHES = ("global", "uniform")
 
 
@@ -51,10 +52,16 @@ class Settings:
     """`global`: the best units of the model stay. `uniform`, an ablation: the same share of every sublayer."""
     refit: bool = True
     """Off, an ablation: measured and searched once, removed, and nothing refitted."""
+    budget: str = "flops"
+    """What `reduction` is a share of."""
+    align: int = DEFAULT_ALIGN
+    """The global search keeps neurons by so many at a time."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reduction < 1.0:
             raise KpruneError(f"reduction is {self.reduction}, and must be at least 0 and below 1: 0.6 removes 60 %.")
+        if self.align < 1:
+            raise KpruneError(f"align is {self.align}, and must be 1 or more; 16 suits most hardware.")
         if self.search not in SEARCHES:
             raise KpruneError(f"search {self.search!r} is not known; use one of {', '.join(SEARCHES)}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -78,6 +85,8 @@ def settings_for(
     head_width: int,
     search: str = "global",
     refit: bool = True,
+    budget: str = "flops",
+    align: int = DEFAULT_ALIGN,
 ) -> Settings:
     """Settings with every default filled in; `head_width` is d_h of the model at hand."""
     if criterion not in CRITERIA:
@@ -95,4 +104,6 @@ def settings_for(
         seed=seed,
         search=search,
         refit=refit,
+        budget=budget,
+        align=align,
     )

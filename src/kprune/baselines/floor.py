@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kprune.prune import Draft, Pruner, search_sublayers
+from kprune.prune import Draft, Pruner
 from kprune.pruned import Clock, Progress, Pruned, Step
+from kprune.search import search_groups
 from kprune.streams import Fit, Streams, leave
 from kprune.sublayer import Sublayer
 
@@ -18,7 +19,7 @@ def magnitude(pruner: Pruner, reduction: float, progress: Callable[[Progress], N
     """The units with the largest weights per FLOP stay; nothing is refitted."""
     draft = begin(pruner, reduction, "magnitude")
     found = [norms(sublayer) / cost for sublayer, cost in zip(draft.sublayers, draft.costs, strict=True)]
-    return remove_all(pruner, draft, search_sublayers(found, draft.costs, draft.budget), progress)
+    return remove_all(pruner, draft, one_by_one(found, draft.prices, draft.budget), progress)
 
 
 def chance(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]) -> Pruned:
@@ -26,7 +27,7 @@ def chance(pruner: Pruner, reduction: float, progress: Callable[[Progress], None
     draft = begin(pruner, reduction, "random")
     generator = torch.Generator().manual_seed(pruner.settings.seed)
     found = [torch.rand(sublayer.units, generator=generator, dtype=torch.float64) for sublayer in draft.sublayers]
-    return remove_all(pruner, draft, search_sublayers(found, draft.costs, draft.budget), progress)
+    return remove_all(pruner, draft, one_by_one(found, draft.prices, draft.budget), progress)
 
 
 def norms(sublayer: Sublayer) -> Tensor:
@@ -37,10 +38,17 @@ def norms(sublayer: Sublayer) -> Tensor:
     return sum(rows, columns).view(-1, width).sum(1)
 
 
+def one_by_one(found: list[Tensor], prices: list[Tensor], budget: float) -> list[Tensor]:
+    """Masks of the units that stay, by scores over all sublayers; widths are as they come."""
+    return search_groups(found, prices, [1] * len(found), budget)
+
+
 def begin(pruner: Pruner, reduction: float, name: str) -> Draft:
     """A draft whose settings tell of the method; K-prune's own knobs are off."""
     return pruner.draft(
-        replace(pruner.settings, reduction=reduction, criterion=name, rep_weight=0.0, head_weight=1.0, refit=False)
+        replace(
+            pruner.settings, reduction=reduction, criterion=name, rep_weight=0.0, head_weight=1.0, refit=False, align=1
+        )
     )
 
 

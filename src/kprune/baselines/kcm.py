@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kprune.baselines.floor import begin, remove_all
+from kprune.baselines.floor import begin, one_by_one, remove_all
 from kprune.baselines.kwon import tuning
 from kprune.errors import KpruneError
 from kprune.observe import forward, observe
-from kprune.prune import Draft, Pruner, search_sublayers
+from kprune.prune import Draft, Pruner
 from kprune.pruned import Progress, Pruned
 from kprune.streams import Streams
 from kprune.sublayer import Sublayer
@@ -30,7 +30,7 @@ MOST_ROUNDS = 200
 def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]) -> Pruned:
     """A smaller copy of the model, all of its heads kept."""
     draft = begin(pruner, reduction, "kcm")
-    room = draft.budget - sum(cost * sublayer.units for sublayer, cost in _of_kind(draft, "attention"))
+    room = draft.budget - sum(float(price[-1]) for _, price in _of_kind(draft, "attention"))
     if room < 0:
         reachable = 1.0 - (draft.budget - room) / draft.dense
         raise KpruneError(
@@ -42,7 +42,7 @@ def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]
         representatives(sublayer.consumer.weight.double().T) * scaled(mean)
         for sublayer, mean in zip(neurons, activity, strict=True)
     ]
-    chosen = iter(search_sublayers(found, [cost for _, cost in _of_kind(draft, "ffn")], room))
+    chosen = iter(one_by_one(found, [price for _, price in _of_kind(draft, "ffn")], room))
     masks = [
         next(chosen) if sublayer.kind == "ffn" else torch.ones(sublayer.units, dtype=torch.bool)
         for sublayer in draft.sublayers
@@ -50,8 +50,8 @@ def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]
     return remove_all(pruner, draft, masks, progress, tuning(), Streams(pruner.teacher, draft.student, pruner.sample))
 
 
-def _of_kind(draft: Draft, kind: str) -> list[tuple[Sublayer, float]]:
-    return [pair for pair in zip(draft.sublayers, draft.costs, strict=True) if pair[0].kind == kind]
+def _of_kind(draft: Draft, kind: str) -> list[tuple[Sublayer, Tensor]]:
+    return [pair for pair in zip(draft.sublayers, draft.prices, strict=True) if pair[0].kind == kind]
 
 
 def representatives(vectors: Tensor) -> Tensor:
