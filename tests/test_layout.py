@@ -6,16 +6,18 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src/kprune"
 MATHS = {"knowledge", "search", "refit", "cost"}
 LEVELS = [
-    {"errors", "settings", "metrics", *MATHS},
+    {"errors", "settings", "metrics", "memory", *MATHS},
     {"families", "sample"},
     {"sublayer", "outputs", "data", "squad"},
-    {"observe", "record", "budget", "tasks", "pruned"},
-    {"measure", "streams", "plugin", "labels", "bars"},
-    {"prune", "exams"},
+    {"observe", "record", "budget", "tasks", "pruned", "shapes", "timing", "graphs"},
+    {"measure", "streams", "plugin", "labels", "bars", "runtimes"},
+    {"prune", "exams", "latency"},
     {"evaluate"},
-    {"drop", "card", "report", "baselines"},
+    {"drop", "card", "baselines"},
     {"store", "methods"},
-    {"inspection", "compare"},
+    {"compare", "export", "speed"},
+    {"report"},
+    {"inspection"},
     {"demo", "options", "plots"},
     {"__init__", "cli", "__main__"},
 ]

@@ -7,26 +7,37 @@ from kprune import plugin as _plugin  # noqa: F401  # registers itself with tran
 from kprune.data import draw, read_lines, read_rows
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, evaluate
+from kprune.export import Exported, export
+from kprune.latency import Latency, measure_latency
 from kprune.prune import Pruner, prune
 from kprune.pruned import Progress, Pruned, Step
 from kprune.settings import CRITERIA, Settings
-from kprune.store import save
+from kprune.speed import Bench, Contender, bench
+from kprune.store import Source, save
 from kprune.tasks import TASKS, Test, load_task, read_test
 
 __all__ = [
     "CRITERIA",
     "TASKS",
+    "Bench",
+    "Contender",
     "Evaluation",
+    "Exported",
     "KpruneError",
+    "Latency",
     "Progress",
     "Pruned",
     "Pruner",
     "Settings",
+    "Source",
     "Step",
     "Test",
+    "bench",
     "draw",
     "evaluate",
+    "export",
     "load_task",
+    "measure_latency",
     "prune",
     "read_lines",
     "read_rows",

@@ -83,3 +83,52 @@ from {module} import {name}
 
 model = {loader}"{folder}")
 ```"""
+
+
+def export_card(
+    source: str,
+    *,
+    file: str,
+    target: str,
+    int8: bool,
+    difference: float,
+    texts: int,
+    inputs: list[str],
+    outputs: list[str],
+) -> str:
+    """Markdown for an exported folder's README, with all that it takes to run it."""
+    kind = "int8 weights" if int8 else "float32"
+    start = (
+        f"""import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+run = lambda feed: session.run(None, feed)"""
+        if target == "onnx"
+        else f"""import openvino
+
+compiled = openvino.Core().compile_model("{file}", "CPU")
+run = lambda feed: [compiled(feed)[each] for each in compiled.outputs]"""
+    )
+    return f"""---
+tags:
+- kprune
+- {target}
+---
+
+# {source}, for {"ONNX Runtime" if target == "onnx" else "OpenVINO"}
+
+`{file}` holds the graph of `{source}` ({kind}), for any batch and length. On {texts} texts of mixed length its outputs
+({", ".join(outputs)}) differ from torch's by at most {difference:.2g}.
+
+```python
+import numpy
+from tokenizers import Tokenizer
+{start}
+tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer.enable_padding()
+encoded = tokenizer.encode_batch(["A text.", "And another one, which is longer."])
+fields = {{"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}}
+feed = {{name: numpy.array([getattr(each, fields[name]) for each in encoded]) for name in {inputs}}}
+print(run(feed)[0])
+```
+"""

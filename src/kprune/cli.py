@@ -1,4 +1,4 @@
-"""The command line: `kprune prune`, `evaluate`, `compare`, `plot`, `inspect`, `families`, `tasks` and `demo`."""
+"""The command line: `kprune prune`, `evaluate`, `bench`, `export`, `compare`, `plot`, `inspect`, …."""
 
 from __future__ import annotations
 
@@ -19,28 +19,36 @@ from kprune import demo
 from kprune.bars import counting_bar, err, out, progress_bar
 from kprune.budget import BUDGETS
 from kprune.compare import Grid, compare, open_cells, read_grid, read_results
+from kprune.data import python_documentation
 from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, check, evaluate
+from kprune.export import export
 from kprune.families import FAMILIES
+from kprune.graphs import TARGETS
 from kprune.inspection import Inspection, inspect
+from kprune.latency import Latency, default_cache, measure_latency, measured_speedup
 from kprune.methods import METHODS
 from kprune.options import (
     data_options,
     json_option,
     length_limit,
     on_device,
+    parse_shape,
     require_one_source,
     require_one_vocabulary,
     sample_and_test,
     sample_of,
+    short_names,
     test_of,
 )
 from kprune.plots import plot
 from kprune.prune import Pruner
 from kprune.pruned import Progress, Pruned
-from kprune.report import evaluation_table, layers_table, tasks_table
+from kprune.report import draw_speed, evaluation_table, layers_table, speed_tables, tasks_table, what_eats
+from kprune.runtimes import RUNTIMES
 from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, SEARCHES
+from kprune.speed import Contender, bench
 from kprune.store import Source, fetch, require_free, save
 from kprune.tasks import TASKS, Test
 
@@ -76,6 +84,7 @@ def main() -> None:
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--reduction", type=float, help="Share of the encoder's FLOPs to remove, such as 0.6.")
+@click.option("--speedup", type=float, help="Instead: make the model so many times as fast, measured on --shape.")
 @click.option("--max-drop", type=float, help="Instead: remove as much as costs at most so many points on the test.")
 @click.option(
     "--guard/--no-guard",
@@ -112,6 +121,12 @@ def main() -> None:
     help="What --reduction is a share of: the encoder's FLOPs, or its units' parameters.",
 )
 @click.option("--align", default=DEFAULT_ALIGN, show_default=True, help="Keep neurons by multiples of this.")
+@click.option("--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="What --speedup is about.")
+@click.option(
+    "--runtime", type=click.Choice(list(RUNTIMES)), default="torch", show_default=True, help="Where --speedup is about."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads that --speedup is about.  [default: torch's]")
+@click.option("--cache/--no-cache", default=True, show_default=True, help="Keep the times of --speedup for later runs.")
 @click.option("--temperature", default=2.0, show_default=True, help="γ: softens predictions.")
 @click.option("--rep-weight", type=float, help="λ: weight of representations.  [default: the criterion's]")
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
@@ -122,8 +137,11 @@ def prune_command(
     model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, **options: Any
 ) -> None:
     """Prune MODEL (a folder or hub name) on raw text, and write it to OUT."""
-    if (options["reduction"] is None) == (options["max_drop"] is None):
-        raise click.UsageError("pass either --reduction or --max-drop.")
+    if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
+        raise click.UsageError("pass either --reduction, --max-drop or --speedup.")
+    if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
+        raise click.UsageError("--speedup is a budget of its own, and kprune's; leave --budget and --method out.")
+    shape = parse_shape(options["shape"])
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     dense = on_device(source.load(), device)
@@ -131,6 +149,10 @@ def prune_command(
     if test is not None:
         check(dense, source.load_tokenizer(), test, pooling=source.pooling)
     batches = sample_of(source, dense, sample, options)
+    latency = None
+    if options["speedup"] is not None:
+        latency = _latency(_in_float32(dense), shape, options)
+        options["budget"], options["reduction"] = latency.budget, latency.reduction(options["speedup"])
     names = (
         "criterion",
         "temperature",
@@ -146,8 +168,11 @@ def prune_command(
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
     save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation)
+    reached = None if latency is None else measured_speedup(_in_float32(pruned.model), _in_float32(dense), latency)
     if as_json:
         told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
+        if latency is not None:
+            told["speedup"] = {"asked": options["speedup"], "measured": reached, "latency": asdict(latency)}
         told["steps"] = [asdict(step) for step in pruned.steps]
         told["trials"] = [asdict(trial) for trial in trials]
         told["evaluation"] = evaluation.as_json() if evaluation else None
@@ -156,7 +181,27 @@ def prune_command(
     show(inspect(out_folder))
     if evaluation:
         show_evaluation(evaluation, "pruned", "dense")
+    if latency is not None:
+        out.print(
+            f"Speed-up    {reached:9.2f} × measured, {options['speedup']:g} × asked: batch {latency.batch} × "
+            f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads",
+            highlight=False,
+        )
     out.print(f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`.")
+
+
+def _latency(model: transformers.PreTrainedModel, shape: tuple[int, int], options: dict[str, Any]) -> Latency:
+    """Times of the model's parts, measured with a bar, or from the cache."""
+    with progress_bar() as advance:
+        advance(Progress(0.0, "timing heads and neurons", None))
+        return measure_latency(
+            model,
+            batch=shape[0],
+            length=shape[1],
+            runtime=options["runtime"],
+            threads=options["threads"],
+            cache=default_cache() if options["cache"] else None,
+        )
 
 
 def _prune(
@@ -252,6 +297,96 @@ def show_evaluation(result: Evaluation, name: str, other: str) -> None:
     out.print(evaluation_table(result, Path(name).name, Path(other).name))
     for note in result.notes:
         out.print(f"Note: {note}", highlight=False)
+
+
+@main.command("bench")
+@click.argument("model")
+@click.option("--against", multiple=True, help="Another model; the first is the reference of speed-ups.")
+@click.option("--shape", "shapes", multiple=True, metavar="BATCHxLENGTH", default=("32x128", "1x32"), show_default=True)
+@click.option(
+    "--runtime",
+    "runtimes",
+    multiple=True,
+    type=click.Choice(list(RUNTIMES)),
+    help="Where to run.  [default: torch, and onnxruntime and openvino where they are installed]",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]")
+@click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+@click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+@json_option
+def bench_command(
+    model: str,
+    against: tuple[str, ...],
+    shapes: tuple[str, ...],
+    runtimes: tuple[str, ...],
+    picture: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Time MODEL on your batch, length, runtime and threads, beside other models, taking turns."""
+    installed = [name for name, row in RUNTIMES.items() if row.is_installed and not row.compiles]
+    names = (model, *against)
+    contenders = [
+        Contender(short, Source(fetch(name), name=name)) for name, short in zip(names, short_names(names), strict=True)
+    ]
+    with progress_bar() as advance:
+        result = bench(
+            contenders,
+            shapes=[parse_shape(shape) for shape in shapes],
+            runtimes=runtimes or installed,
+            progress=lambda fraction, what: advance(Progress(fraction, what, None)),
+            **options,
+        )
+    if picture is not None:
+        draw_speed(result, picture)
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+        return
+    for table in speed_tables(result):
+        out.print(table, "")
+    for timing in result.timings:
+        if timing.loss is not None:
+            out.print(what_eats(timing), highlight=False, soft_wrap=True)
+
+
+@main.command("export")
+@click.argument("model")
+@click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)
+@click.option("--int8", is_flag=True, help="Quantise the weights; say what it costs with --task, --data or --text.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint or an exported folder.")
+@data_options
+@click.option("--split", help="Split of the data set to test on.  [default: the task's, or validation]")
+def export_command(
+    model: str, out_folder: Path, to: str, int8: bool, overwrite: bool, as_json: bool, **options: Any
+) -> None:
+    """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
+    require_free(out_folder, overwrite=overwrite)
+    test = None
+    if options["text"] or options["task"] or options["table"]:
+        require_one_source(options)
+        test = test_of(options, options["split"])
+    source = Source(fetch(model), name=model)
+    exported = export(source, out_folder, to=to, int8=int8, overwrite=overwrite)
+    dense = source.load()
+    if test is None and int8:
+        test = Test("Python's documentation", None, [(text,) for text in python_documentation()[:1000]], None)
+    evaluation = None
+    if test is not None:
+        evaluation = _evaluate(exported.model(dense), source, test, options, dense)
+    if as_json:
+        told = {**asdict(exported), "folder": str(exported.folder), "file": str(exported.file)}
+        click.echo(json.dumps({**told, "evaluation": evaluation.as_json() if evaluation else None}))
+        return
+    before, after = exported.bytes
+    out.print(
+        f"{exported.file}: {after / 1e6:.1f} MB ({before / 1e6:.1f} MB as safetensors); on {exported.texts} texts its "
+        f"outputs differ from torch's by at most {exported.difference:.2g}.",
+        highlight=False,
+    )
+    if evaluation is not None:
+        show_evaluation(evaluation, f"{to} int8" if int8 else to, "torch")
 
 
 @main.command("compare")

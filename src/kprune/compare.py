@@ -6,12 +6,10 @@ is in the file is not done again.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import multiprocessing
 import os
-import resource
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +25,7 @@ from kprune.data import draw, longest_input
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, evaluate
 from kprune.labels import training_labels
+from kprune.memory import forget_peak, peak_megabytes
 from kprune.methods import METHODS
 from kprune.prune import Pruner
 from kprune.pruned import Pruned
@@ -201,7 +200,7 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         yield from ({**asdict(cell), "error": str(error)} for cell in cells)
         return
     for cell in cells:
-        _forget_peak()
+        forget_peak()
         try:
             pruned, result = bench.run(cell)
         except KpruneError as error:
@@ -215,7 +214,7 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             "flops": list(pruned.flops),
             "parameters": list(pruned.parameters),
             "prune_seconds": round(pruned.seconds, 2),
-            "peak_megabytes": round(_peak_megabytes()),
+            "peak_megabytes": round(peak_megabytes()),
             "sample_tokens": pruned.tokens,
             "commit": commit(),
         }
@@ -267,20 +266,3 @@ def commit() -> str:
         check=False,
     )
     return f"{version('kprune')} {described.stdout.strip()}".strip()
-
-
-def _forget_peak() -> None:
-    """Start the count of peak memory anew, where the system can."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)  # what earlier cells freed is not this one's
-        Path("/proc/self/clear_refs").write_text("5")
-    except (OSError, AttributeError):
-        return
-
-
-def _peak_megabytes() -> float:
-    try:
-        status = Path("/proc/self/status").read_text()
-        return next(float(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

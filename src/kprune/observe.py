@@ -127,7 +127,8 @@ def _swapped(parent: nn.Module, path: str, module: nn.Module) -> Iterator[None]:
         parent.set_submodule(path, original)
 
 
-def _call(model: PreTrainedModel, batch: Batch) -> Any:
+def call(model: PreTrainedModel, batch: Batch) -> Any:
+    """The model's outputs."""
     # Asked for hidden states, transformers would hook whichever layers it finds first, and for good.
     return model(**batch.inputs, output_hidden_states=False, output_attentions=False, return_dict=True)
 
@@ -147,14 +148,14 @@ def forward_and_top(
 ) -> tuple[Any, Tensor]:
     """The model's outputs, and the stream after its last layer without its graph."""
     with _with_layers(model, start, None, stream, past_attention=past_attention) as top:
-        outputs = _call(model, batch)
+        outputs = call(model, batch)
     return outputs, top.stream
 
 
 def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The stream at the bottom layer, (examples, length, d)."""
     with _with_layers(model, 0, 0, None) as top:
-        _call(model, batch)
+        call(model, batch)
     return top.stream
 
 
@@ -163,7 +164,7 @@ def advance(
 ) -> Tensor:
     """The stream after layer `index`, given the stream before it, or the one at its FFN (`past_attention`)."""
     with _with_layers(model, index, index + 1, stream, past_attention=past_attention) as top:
-        _call(model, batch)
+        call(model, batch)
     return top.stream
 
 
@@ -176,7 +177,7 @@ def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: 
         raise _Reached
 
     with _with_layers(model, ffn.index, ffn.index + 1, stream), _reading(ffn, keep_stream):
-        _call(model, batch)
+        call(model, batch)
     return seen[0]
 
 
@@ -202,7 +203,7 @@ def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tens
         _with_layers(model, sublayer.index, sublayer.index + 1, stream, past_attention=sublayer.kind == "ffn"),
         observe([sublayer], keep_features),
     ):
-        _call(model, batch)
+        call(model, batch)
     return Observation(batch.real(stream), batch.real(seen["features"]))
 
 
@@ -224,7 +225,7 @@ def pass_layer(
 
             stack.enter_context(_reading(sublayer, keep_stream))
             stack.callback(sublayer.consumer.register_forward_hook(add).remove)
-        _call(model, batch)
+        call(model, batch)
     return [after[sublayer] for sublayer in sublayers], top.stream
 
 

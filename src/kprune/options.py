@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,20 @@ def length_limit(source: Source, options: dict[str, Any], *others: int) -> int:
     """The length at which inputs are truncated: the least that anyone asks for."""
     limits: list[int | None] = [source.max_length, options["max_length"], *others, 10**9]
     return min(limit for limit in limits if limit is not None)
+
+
+def parse_shape(text: str) -> tuple[int, int]:
+    """Batch and length, from BATCHxLENGTH."""
+    batch, _, length = text.lower().replace("×", "x").partition("x")
+    if not (batch.isdecimal() and length.isdecimal() and int(batch) and int(length)):
+        raise click.UsageError(f"the shape {text!r} is not BATCHxLENGTH; 32x128 is 32 texts of 128 tokens.")
+    return int(batch), int(length)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, longer where two would be the same."""
+    for parts in range(1, 10):
+        short = ["/".join(Path(name).parts[-parts:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{name} ({number})" for number, name in enumerate(names, 1)]

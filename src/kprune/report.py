@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kprune.evaluate import Evaluation
 from kprune.metrics import Difference, Figure
+from kprune.speed import Bench, Timing
 from kprune.tasks import Task
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#D9D9D9"
@@ -84,6 +85,107 @@ def _with_interval(figure: Figure | Difference) -> str:
 
 def _verdict(gap: Difference) -> str:
     return f"p = {gap.p_value:.3f}: {'may be noise' if gap.is_noise else 'not noise'}"
+
+
+def speed_tables(result: Bench) -> list[Table]:
+    """Times of models side by side, a table per runtime and shape, and what each takes."""
+    tables = []
+    for runtime, batch, length in dict.fromkeys((t.runtime, t.batch, t.length) for t in result.timings):
+        title = f"{runtime}, batch {batch} × {length} tokens, {result.threads} threads"
+        table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+        for heading in ("model", "p50 ms", "p95 ms", "texts/s", "speed-up", "FLOPs ratio", "encoder, of ideal"):
+            table.add_column(heading, justify="left" if heading == "model" else "right")
+        for each in result.timings:
+            if (each.runtime, each.batch, each.length) == (runtime, batch, length):
+                table.add_row(
+                    each.model,
+                    f"{each.p50_ms:.1f}",
+                    f"{each.p95_ms:.1f}",
+                    f"{each.texts_per_second:.0f}",
+                    _times(each.speedup),
+                    _times(each.flops_ratio),
+                    f"{_times(each.encoder_speedup)}, {each.encoder_speedup / each.flops_ratio:.0%}"
+                    if each.encoder_speedup and each.flops_ratio
+                    else "",
+                )
+        tables.append(table)
+    if result.footprints:
+        table = Table(box=None, pad_edge=False, title="to load and hold", title_justify="left", title_style="bold")
+        for heading in ("model", "runtime", "load s", "peak MB", "disk MB"):
+            table.add_column(heading, justify="left" if heading in ("model", "runtime") else "right")
+        for found in result.footprints:
+            table.add_row(
+                found.model,
+                found.runtime,
+                f"{found.load_seconds:.2f}",
+                f"{found.peak_megabytes:.0f}",
+                f"{found.disk_megabytes:.1f}",
+            )
+        tables.append(table)
+    return tables
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}×"
+
+
+def what_eats(timing: Timing) -> str:
+    """A sentence on what stands between a model's FLOPs and its time."""
+    loss = timing.loss
+    if loss is None or timing.flops_ratio is None:
+        return ""
+    parts = {
+        "embeddings and head": loss.outside,
+        "norms and residual sums": loss.norms,
+        "narrow shapes and calls": loss.shapes,
+    }
+    told = ", ".join(f"{name} {value:+.1f} ms" for name, value in parts.items())
+    return (
+        f"{timing.model} in {timing.runtime}, {timing.batch} × {timing.length}: {timing.p50_ms:.1f} ms, by FLOPs "
+        f"{timing.p50_ms - loss.total:.1f}; between them: {told}."
+    )
+
+
+def draw_speed(result: Bench, path: Path) -> None:
+    """Times of models side by side as a PNG or SVG: bars by runtime and model, a panel per shape, FLOPs as a tick."""
+    from matplotlib.figure import Figure as Picture
+    from matplotlib.lines import Line2D
+
+    shapes = list(dict.fromkeys((t.batch, t.length) for t in result.timings))
+    models = list(dict.fromkeys(t.model for t in result.timings))
+    models.sort(key=lambda name: name == result.reference)  # drawn from below: the reference on top
+    runtimes = list(dict.fromkeys(t.runtime for t in result.timings))[::-1]
+    height = 0.32 * len(models) * len(runtimes) + 0.25 * len(runtimes) + 1.3
+    figure = Picture(figsize=(5.2 * len(shapes), height), layout="constrained")
+    panels = figure.subplots(1, len(shapes), squeeze=False)[0]
+    colours = dict(zip(reversed(models), ("#999999", BLUE, ORANGE, "#009E73", "#CC79A7"), strict=False))
+    for axes, shape in zip(panels, shapes, strict=True):
+        taken = {(t.runtime, t.model): t for t in result.timings if (t.batch, t.length) == shape}
+        places, names = [], []
+        for row, runtime in enumerate(runtimes):
+            base = row * (len(models) + 0.7)
+            places.append(base + (len(models) - 1) / 2)
+            names.append(runtime)
+            for number, model in enumerate(models):
+                timing = taken.get((runtime, model))
+                if timing is None:
+                    continue
+                axes.barh(base + number, timing.p50_ms, color=colours.get(model, GREY))
+                note = f" {timing.p50_ms:.1f} ms" + (f", {timing.speedup:.2f}×" if timing.speedup else "")
+                axes.text(timing.p50_ms, base + number, note, va="center", fontsize=9)
+                if timing.loss is not None:
+                    ideal = timing.p50_ms - timing.loss.total
+                    axes.plot([ideal] * 2, [base + number - 0.4, base + number + 0.4], color="black", linewidth=1.5)
+        axes.set_yticks(places, names)
+        axes.set_xlim(0, 1.45 * max(t.p50_ms for t in taken.values()))
+        axes.set_xlabel("median ms per batch")
+        axes.set_title(f"batch {shape[0]} × {shape[1]} tokens")
+        axes.spines[["top", "right"]].set_visible(False)
+    handles = [Line2D([], [], color=colours.get(name, GREY), linewidth=7, label=name) for name in reversed(models)]
+    if any(timing.loss is not None for timing in result.timings):
+        handles.append(Line2D([], [], color="black", label="if time were FLOPs"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.savefig(path, dpi=130)
 
 
 def tasks_table(tasks: Iterable[Task]) -> Table:

@@ -111,10 +111,14 @@ class Source:
         length = self._json(self.encoder / "sentence_bert_config.json").get("max_seq_length")
         return length if isinstance(length, int) and length > 0 else None
 
+    def load_config(self) -> PreTrainedConfig:
+        with reading(self.encoder):
+            return cast(PreTrainedConfig, AutoConfig.from_pretrained(self.encoder))
+
     def load(self) -> PreTrainedModel:
         """The model, in its stored dtype, with the head that its config names."""
+        config = self.load_config()
         with reading(self.encoder):
-            config = AutoConfig.from_pretrained(self.encoder)
             family_of(config)  # refused by name before any weight is read
             loader = self.class_of(config)
             model, info = cast(
@@ -188,6 +192,10 @@ def _copy_side_files(source: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
 
 
+GRAPHS = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
+"""Weights of exported folders."""
+
+
 def require_free(folder: Path, *, overwrite: bool) -> None:
     """Refuse an output folder that exists, unless it is a checkpoint that may be replaced."""
     if not folder.exists():
@@ -195,8 +203,9 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise KpruneError(f"{folder} exists; choose another folder, or pass --overwrite to replace it.")
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else [folder]
-    strangers = [path for path in files if path.suffix not in {*SIDE_FILES, ".safetensors", ".md"}]
-    if strangers or (files and not any(path.suffix == ".safetensors" for path in files)):
+    weights = [path for path in files if path.suffix == ".safetensors" or path.name in GRAPHS]
+    strangers = [path for path in files if path.suffix not in {*SIDE_FILES, ".md"} and path not in weights]
+    if strangers or (files and not weights):
         what = f"it holds {strangers[0].name}" if strangers else "it holds no weights"
         raise KpruneError(
             f"{folder} is more, or less, than a checkpoint ({what}), and so is not replaced; choose another."
