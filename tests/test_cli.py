@@ -315,3 +315,77 @@ def test_bad_tests_get_a_sentence(arguments, code, sentence, checkpoint):
     assert result.exit_code == code
     assert sentence in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_bench_tells_times_and_draws_them(checkpoint, text, tmp_path):
+    small, picture = tmp_path / "small", tmp_path / "speed.png"
+    assert kprune("prune", checkpoint, small, "--text", text, "--reduction", 0.6, "--tokens", 1000).exit_code == 0
+    options = ("--shape", "4x16", "--shape", "1x8", "--runtime", "torch", "--seconds", 0.05, "--threads", 1)
+    result = kprune("bench", small, "--against", checkpoint, *options, "--picture", picture)
+    assert result.exit_code == 0, result.output
+    for part in ("torch, batch 4 × 16 tokens, 1 threads", "speed-up", "FLOPs ratio", "peak MB", "norms and residual"):
+        assert part in result.output
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    told = json.loads(kprune("bench", small, *options, "--json").stdout)
+    assert told["reference"] is None
+    assert [timing["batch"] for timing in told["timings"]] == [4, 1]
+    assert all(timing["speedup"] is None for timing in told["timings"])
+
+
+def test_a_speedup_is_asked_for_and_measured(checkpoint, text, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    short = {"seconds": 0.05}
+    for name in ("measure_latency", "measured_speedup"):
+        plain = getattr(sys.modules["kprune.latency"], name)
+        monkeypatch.setattr(
+            sys.modules["kprune.cli"], name, lambda *args, plain=plain, **options: plain(*args, **options, **short)
+        )
+    options = ("--text", text, "--tokens", 1000, "--shape", "2x16", "--threads", 1, "--json")
+    result = kprune("prune", checkpoint, tmp_path / "fast", *options, "--speedup", 1.2)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["speedup"]["asked"] == 1.2
+    assert told["speedup"]["measured"] > 0.8
+    assert told["budget"] == "milliseconds"
+    assert list((tmp_path / "cache/kprune").glob("latency-*.json"))
+    refused = kprune("prune", checkpoint, tmp_path / "faster", *options, "--speedup", 1000)
+    assert refused.exit_code == 1
+    assert "a speed-up of 1000 cannot be reached on inputs of 2 × 16 tokens in torch" in refused.output
+    assert not (tmp_path / "faster").exists()
+
+
+def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
+    out = tmp_path / "graph"
+    options = ("--data", table, "--text-column", "text", "--label-column", "verdict")
+    result = kprune("export", checkpoint, out, "--int8", *options)
+    assert result.exit_code == 0, result.output
+    assert "accuracy" in result.output
+    assert "onnx int8" in result.output
+    assert (out / "model.onnx").is_file()
+    assert kprune("export", checkpoint, out).exit_code == 1  # it exists
+    again = json.loads(kprune("export", checkpoint, out, "--overwrite", "--json").stdout)
+    assert again["difference"] < 1e-4
+    assert again["evaluation"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("bench", "{checkpoint}", "--shape", "32"), 2, "the shape '32' is not BATCHxLENGTH"),
+        (("bench", "{checkpoint}", "--shape", "1x999"), 1, "inputs of 1 × 999 tokens cannot be read by tiny"),
+        (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
+        (("prune", "{checkpoint}", "out", "--text", "x", "--speedup", "2", "--reduction", "0.5"), 2, "pass either"),
+        (
+            ("prune", "{checkpoint}", "out", "--text", "x", "--speedup", "2", "--method", "kwon"),
+            2,
+            "a budget of its own",
+        ),
+        (("export", "{checkpoint}", "out", "--to", "tflite"), 2, "'tflite' is not one of 'onnx', 'openvino'"),
+        (("export", "{checkpoint}", "{checkpoint}"), 1, "exists; choose another folder"),
+    ],
+)
+def test_bad_speed_options_get_a_sentence(arguments, code, sentence, checkpoint):
+    result = kprune(*(argument.format(checkpoint=checkpoint) for argument in arguments))
+    assert result.exit_code == code
+    assert sentence in " ".join(result.output.split())
+    assert "Traceback" not in result.output

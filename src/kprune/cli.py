@@ -138,7 +138,7 @@ def prune_command(
 ) -> None:
     """Prune MODEL (a folder or hub name) on raw text, and write it to OUT."""
     if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
-        raise click.UsageError("pass either --reduction, --max-drop or --speedup.")
+        raise click.UsageError("pass either --reduction or --max-drop, or --speedup.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
         raise click.UsageError("--speedup is a budget of its own, and kprune's; leave --budget and --method out.")
     shape = parse_shape(options["shape"])

@@ -93,12 +93,12 @@ def measure_latency(
     runtime: str = "torch",
     threads: int | None = None,
     cache: Path | None = None,
-    tick: Callable[[], None] = lambda: None,
+    seconds: float = 2.0,
 ) -> Latency:
     """Time a model's heads and neurons, or take the times from the folder `cache` if they were taken there before.
 
-    What a sublayer costs is measured on copies of a few layers in which only one kind of sublayer has units, some share
-    of them.
+    `seconds` is the time that each of some twenty models gets. What a sublayer costs is measured on copies of a few
+    layers in which only one kind of sublayer has units, some share of them.
     """
     chosen = runtime_named(runtime)
     key = {
@@ -125,7 +125,7 @@ def measure_latency(
     models = {("dense", 0): model, ("emptied", 0): emptied(model), **wholes, **_variants(model)}
     with torch_threads(threads):
         runs = {name: chosen.start(each, example, threads) for name, each in models.items()}
-        times = take_turns({name: _call(run, given) for name, run in runs.items()}, seconds=2.0, tick=tick)
+        times = take_turns({name: _call(run, given) for name, run in runs.items()}, seconds=seconds)
     bare = 1e3 * times["bare", 0].p50
     tables = {}
     for kind in SHARES:
@@ -154,14 +154,16 @@ def measure_latency(
     return latency
 
 
-def measured_speedup(model: PreTrainedModel, dense: PreTrainedModel, latency: Latency) -> float:
+def measured_speedup(
+    model: PreTrainedModel, dense: PreTrainedModel, latency: Latency, *, seconds: float = 4.0
+) -> float:
     """How many times as fast a model is as the dense one, on the kind of input that a table is about."""
     chosen = runtime_named(latency.runtime)
     given = random_inputs(model.config, latency.batch, latency.length, model.device)
     example = random_inputs(model.config, 2, 8, model.device)
     with torch_threads(latency.threads):
         runs = [chosen.start(sharing(each).eval(), example, latency.threads) for each in (model, dense)]
-        times = take_turns({number: _call(run, given) for number, run in enumerate(runs)}, least=9)
+        times = take_turns({number: _call(run, given) for number, run in enumerate(runs)}, seconds=seconds, least=9)
     return times[1].ratio(times[0])
 
 

@@ -1,0 +1,148 @@
+"""Speed-ups beside FLOPs ratios, and asked ones beside measured ones, both sides in one run.
+
+    python benchmarks/speed.py --out benchmarks/results/speed.json
+
+Shapes: BERT-base's and MiniLM's, with random weights (which do not change the time) and 80 % of the FLOPs removed from
+sublayers that differ in importance, with neurons by 16 and by 1. Each is timed beside its dense model by `kprune.bench`.
+The encoder's share of the ideal is its speed-up, embeddings and head left out, over the FLOPs ratio.
+
+Speed-ups asked for: all-MiniLM-L6-v2 pruned on Python's documentation with a budget of milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import torch
+from machine import provenance
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
+
+from kprune import Contender, Source, bench, draw, measure_latency, prune
+from kprune.budget import FLOPS
+from kprune.data import python_documentation
+from kprune.demo import embedded_model
+from kprune.latency import measured_speedup
+from kprune.prune import group_sizes
+from kprune.record import describe
+from kprune.search import search_groups
+from kprune.settings import settings_for
+from kprune.shapes import reshaped
+from kprune.sublayer import find
+
+SHAPES: dict[str, dict[str, int]] = {
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072},
+}
+LIMITS = {("minilm", "torch"): 0.88, ("bert-base", "torch"): 0.95}
+LIMITS |= {("minilm", "onnxruntime"): 0.85, ("bert-base", "onnxruntime"): 0.90}
+INPUTS = [(32, 128), (1, 32)]
+REDUCTION = 0.8
+
+
+def uneven(model: PreTrainedModel, align: int) -> PreTrainedModel:
+    """A copy without 80 % of its FLOPs, as a search leaves it where sublayers differ in importance."""
+    generator = torch.Generator().manual_seed(0)
+    sublayers = find(model)
+    prices = [FLOPS.price(sublayer, 128.0) for sublayer in sublayers]
+    scores = []
+    for sublayer, price in zip(sublayers, prices, strict=True):
+        importance = 0.5 + torch.rand((), generator=generator, dtype=torch.float64)
+        per_unit = torch.rand(sublayer.units, generator=generator, dtype=torch.float64)
+        cost = float(price[-1]) / sublayer.units
+        scores.append(importance * per_unit * (1.0 if sublayer.width > 1 else 1.2) * (float(price[1]) / cost))
+    plain = settings_for(
+        reduction=REDUCTION,
+        criterion="fisher",
+        temperature=2.0,
+        rep_weight=None,
+        head_weight=None,
+        ridge=None,
+        pooling="mean",
+        seed=0,
+        head_width=1,
+    )
+    sizes = group_sizes(sublayers, replace(plain, align=align))
+    budget = (1.0 - REDUCTION) * sum(float(price[-1]) for price in prices)
+    masks = search_groups(scores, prices, sizes, budget)
+    kept = {(s.index, s.kind): int(mask.sum()) for s, mask in zip(sublayers, masks, strict=True)}
+    return reshaped(model, lambda sublayer: kept[sublayer.index, sublayer.kind])
+
+
+def side_by_side(shape: str, runtimes: list[str], seconds: float) -> dict[str, Any]:
+    """One shape's times, aligned and not, beside the dense model's."""
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=30522, num_attention_heads=12, **SHAPES[shape])
+    dense = BertForSequenceClassification(config).eval()
+    with TemporaryDirectory() as folder:
+        models = {"by 16": uneven(dense, 16), "dense": dense, "by 1": uneven(dense, 1)}
+        for name, model in models.items():
+            record = describe(model, [])
+            if record is not None:
+                model.config.quantization_config = record
+            model.save_pretrained(Path(folder) / name)
+        contenders = [Contender(name, Source(Path(folder) / name)) for name in models]
+        result = bench(contenders, shapes=INPUTS, runtimes=runtimes, seconds=seconds)
+    kept = {name: [sublayer.units for sublayer in find(model)] for name, model in models.items()}
+    return {"shape": shape, "kept": kept, **result.as_json()}
+
+
+def asked_and_measured(runtime: str, speedups: tuple[float, ...]) -> list[dict[str, Any]]:
+    """A real model pruned to speed-ups, and what it reaches."""
+    source = embedded_model()
+    model = source.load().float()
+    rows = [(text,) for text in python_documentation()]
+    batches = draw(rows, source.load_tokenizer(), tokens=5000, max_length=128)
+    table = measure_latency(model, runtime=runtime)
+    found = []
+    for asked in speedups:
+        pruned = prune(model, batches, reduction=table.reduction(asked), budget=table.budget)
+        reached = measured_speedup(pruned.model, model, table)
+        kept = [len(step.kept) for step in pruned.steps]
+        found.append({"runtime": runtime, "asked": asked, "measured": reached, "kept": kept, "latency": asdict(table)})
+        click.echo(f"{runtime}: asked {asked:g}, measured {reached:.2f} ({reached / asked - 1:+.1%})")
+    return found
+
+
+@click.command()
+@click.option("--shape", "shapes", multiple=True, type=click.Choice(list(SHAPES)), default=tuple(SHAPES))
+@click.option("--runtime", "runtimes", multiple=True, default=("torch", "onnxruntime", "openvino"))
+@click.option("--seconds", default=6.0, show_default=True)
+@click.option("--asked", multiple=True, type=float, default=(2.0, 3.0), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path))
+def main(
+    shapes: tuple[str, ...], runtimes: tuple[str, ...], seconds: float, asked: tuple[float, ...], out: Path | None
+) -> None:
+    """Measure, print a line per model, write JSON, and fail where a limit is missed."""
+    lines, missed = [], []
+    for shape in shapes:
+        lines.append(side_by_side(shape, list(runtimes), seconds))
+        for timing in lines[-1]["timings"]:
+            if timing["encoder_speedup"]:
+                share = timing["encoder_speedup"] / timing["flops_ratio"]
+                click.echo(
+                    f"{shape}, {timing['runtime']}, {timing['batch']} × {timing['length']}, {timing['model']}: FLOPs "
+                    f"{timing['flops_ratio']:.2f}, speed-up {timing['speedup']:.2f}, encoder's "
+                    f"{timing['encoder_speedup']:.2f}, {share:.0%} of the ideal"
+                )
+                limit = LIMITS.get((shape, timing["runtime"]), 0.0)
+                if timing["batch"] == 32 and timing["model"] == "by 16" and share < limit:
+                    missed.append(f"{shape} in {timing['runtime']}: {share:.0%} of the ideal, below {limit:.0%}")
+    found = [line for runtime in runtimes if runtime != "openvino" for line in asked_and_measured(runtime, asked)]
+    missed += [
+        f"asked {each['asked']:g}, got {each['measured']:.2f} in {each['runtime']}"
+        for each in found
+        if abs(each["measured"] / each["asked"] - 1) > 0.1
+    ]
+    if out:
+        out.write_text(json.dumps({"side_by_side": lines, "asked": found, **provenance()}, indent=1) + "\n")
+    if missed:
+        raise click.ClickException("; ".join(missed))
+
+
+if __name__ == "__main__":
+    main()
