@@ -2,8 +2,8 @@
 
     python benchmarks/export.py --out benchmarks/results/export.json
 
-Small models from configs, pruned unevenly, with an emptied attention and an emptied feed-forward sublayer, and inputs of
-real sentences of mixed length, padded; real tokens only are compared.
+Small models from configs, pruned unevenly, with an emptied attention and an emptied feed-forward sublayer; the inputs
+are real sentences of mixed length, padded, of which real tokens only are compared.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(out: Path | None) -> None:
         tokenizer(texts[n : n + 8], padding=True, truncation=True, max_length=128, return_tensors="pt")
         for n in range(0, 64, 8)
     ]
-    lines = []
+    lines: list[dict[str, Any]] = []
     for family in FAMILIES:
         for kind in KINDS:
             model = small_model(family, kind, len(tokenizer))

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from kprune.timing import random_inputs, take_turns
 SHARES = {"attention": (1 / 12, 1 / 6, 1 / 4, 1 / 2, 3 / 4, 1.0), "ffn": (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)}
 """Shares of a sublayer's units that are timed; what lies between is interpolated."""
 WHOLE_SHARES = (1 / 8, 1 / 4, 1 / 2)
-"""Shares of all units with which whole models are timed: their parts' times do not quite add up to theirs."""
+"""Shares of all units, ascending, with which whole models are timed: parts do not quite add up to them."""
 LAYERS = 4
 """Layers of the models that are timed: enough to tell a sublayer's time from noise, and no more memory."""
 
@@ -47,7 +48,7 @@ class Latency:
     tables: dict[str, list[tuple[int, float]]]
     """By kind of sublayer: what so many units of one sublayer add, for some numbers of units, ascending from 0."""
     whole: list[tuple[float, float]]
-    """For some whole models, ascending from none: what their sublayers add by the tables, and what they add in fact."""
+    """Of no units, half of them and all: what their sublayers add by the tables, and what they add in a whole model."""
 
     @property
     def budget(self) -> Budget:
@@ -125,7 +126,7 @@ def measure_latency(
     models = {("dense", 0): model, ("emptied", 0): emptied(model), **wholes, **_variants(model)}
     with torch_threads(threads):
         runs = {name: chosen.start(each, example, threads) for name, each in models.items()}
-        times = take_turns({name: _call(run, given) for name, run in runs.items()}, seconds=seconds)
+        times = take_turns({name: _call(run, given) for name, run in runs.items()}, seconds=seconds, least=7)
     bare = 1e3 * times["bare", 0].p50
     tables = {}
     for kind in SHARES:
@@ -146,9 +147,11 @@ def measure_latency(
         tables=tables,
         whole=[(0.0, 0.0)],
     )
-    for place, each in [*wholes.items(), (("dense", 0), model)]:
-        parts = sum(float(latency.price(sublayer)[-1]) for sublayer in find(each) if sublayer.units)
-        latency.whole.append((parts, max(1e3 * times[place].p50 - fixed, latency.whole[-1][1])))
+    sums = [sum(float(latency.price(sublayer)[-1]) for sublayer in find(each)) for each in (*wholes.values(), model)]
+    added = [1e3 * times[name].p50 - fixed for name in (*wholes, ("dense", 0))]
+    factor = mean(there / parts for there, parts in zip(added[:-1], sums[:-1], strict=True))
+    latency.whole.append((sums[-2], min(factor * sums[-2], added[-1])))
+    latency.whole.append((sums[-1], added[-1]))
     if file is not None:
         _write(file, key, latency)
     return latency
