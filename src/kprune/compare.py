@@ -39,6 +39,7 @@ KNOBS: dict[str, Callable[[str], Any]] = {
     "head_weight": float,
     "ridge": float,
     "search": str,
+    "align": int,
     "refit": lambda text: {"yes": True, "no": False}[text],
 }
 """What a variant of K-prune may set, as in `kprune refit=no`."""
