@@ -346,7 +346,8 @@ def test_a_speedup_is_asked_for_and_measured(checkpoint, text, tmp_path, monkeyp
     told = json.loads(result.stdout)
     assert told["speedup"]["asked"] == 1.2
     assert told["speedup"]["measured"] > 0.8
-    assert told["budget"] == "milliseconds"
+    assert told["budget"] == "milliseconds of 2 × 16 tokens in torch, 1 threads"
+    assert "× as fast as before, 1.2 × asked" in (tmp_path / "fast/README.md").read_text()
     assert list((tmp_path / "cache/kprune").glob("latency-*.json"))
     refused = kprune("prune", checkpoint, tmp_path / "faster", *options, "--speedup", 1000)
     assert refused.exit_code == 1
@@ -372,7 +373,14 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
     ("arguments", "code", "sentence"),
     [
         (("bench", "{checkpoint}", "--shape", "32"), 2, "the shape '32' is not BATCHxLENGTH"),
-        (("bench", "{checkpoint}", "--shape", "1x999"), 1, "inputs of 1 × 999 tokens cannot be read by tiny"),
+        (("bench", "{checkpoint}", "--shape", "1x999"), 1, "inputs of 1 × 999 tokens are too long"),
+        (("bench", "{checkpoint}", "--device", "toaster"), 1, "device 'toaster' cannot be used"),
+        (("bench", "{checkpoint}", "--picture", "x.foo"), 2, "x.foo cannot be drawn; name a .png or .svg"),
+        (("prune", "{checkpoint}", "out", "--text", "x", "--speedup", "2", "--search", "uniform"), 2, "cannot aim"),
+        (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "graphs run on the CPU here"),
+        (("export", "{checkpoint}", "out", "--column", "a"), 2, "belong to data; add --data"),
+        (("export", "{checkpoint}", "{checkpoint}", "--overwrite"), 1, "itself; choose another"),
+        (("export", "{checkpoint}", "{checkpoint}/x"), 1, "itself; choose another"),
         (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
         (("prune", "{checkpoint}", "out", "--text", "x", "--speedup", "2", "--reduction", "0.5"), 2, "pass either"),
         (

@@ -1,5 +1,6 @@
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from test_cli import kprune
 from test_tasks import write_data
 
 from kprune import KpruneError, metrics
-from kprune.compare import Grid, append_result, compare, open_cells, parse_method, read_grid, read_results
+from kprune.compare import Grid, append_result, compare, open_cells, parse_method, read_grid, read_results, read_runs
 from kprune.demo import embedded_model
 from kprune.plots import plot
 from kprune.tasks import TASKS
@@ -237,3 +238,44 @@ def test_a_torn_line_is_cut_before_the_next(tmp_path):
         file.write('{"b": 2')
     append_result(path, {"c": 3})
     assert path.read_text() == '{"a": 1}\n{"c": 3}\n'
+
+
+def test_results_that_are_none_are_refused(tmp_path):
+
+    for content, sentence in (("{}\n", "line 1, is not a run of kprune compare"), ("[1]\n", "line 1, is not a run")):
+        (tmp_path / "results.jsonl").write_text(content)
+        with pytest.raises(KpruneError, match=sentence):
+            read_runs(tmp_path / "results.jsonl")
+        with pytest.raises(KpruneError, match=sentence):
+            plot(tmp_path / "results.jsonl", tmp_path / "pictures")
+    with pytest.raises(KpruneError, match="is not a file; results are lines in a file"):
+        read_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("reductions = 0.5", "sets reductions to 0.5; it must be a list"),
+        ('models = "m"', "sets models to 'm'; it must be a table"),
+        ('methods = "kprune"', "sets methods to 'kprune'; it must be a list"),
+        ('tokens = "many"', "sets tokens to 'many'; it must be a whole number"),
+    ],
+)
+def test_a_grid_of_wrong_types_is_refused(content, sentence, tmp_path):
+    (tmp_path / "grid.toml").write_text(content)
+    with pytest.raises(KpruneError, match=re.escape(sentence)):
+        read_grid(tmp_path / "grid.toml")
+
+
+def test_a_method_without_a_name_is_refused():
+    with pytest.raises(KpruneError, match="there is no method ''"):
+        parse_method("")
+
+
+def test_runs_that_differ_in_more_than_their_seed_are_not_averaged(tmp_path):
+
+    line = {"task": "sst2", "model": "m", "method": "kprune", "reduction": 0.5, "seed": 0, "limit": None, "figures": []}
+    path = tmp_path / "results.jsonl"
+    path.write_text("".join(json.dumps({**line, "tokens": tokens}) + "\n" for tokens in (1000, 25000)))
+    with pytest.raises(KpruneError, match="mixes runs of sst2 with tokens 1000 and 25000"):
+        plot(path, tmp_path / "pictures")

@@ -182,3 +182,41 @@ def test_unknown_targets_and_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(KpruneError, match=r"onnx needs onnxscript: pip install 'kprune\[onnx\]'"):
         export(embedded_model(), tmp_path / "graph")
+
+
+def test_a_graph_whose_residual_comes_late_is_left_alone():
+    """The sum cannot be made in another order if the other term is not there yet."""
+    make = onnx.helper.make_node
+    value = lambda name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3])  # noqa: E731
+    vector = onnx.helper.make_tensor("bias", onnx.TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
+    scale = onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, [3], [1.0, 1.0, 1.0])
+    nodes = [
+        make("Add", ["x", "bias"], ["inner"]),
+        make("Relu", ["x"], ["late"]),
+        make("Add", ["inner", "late"], ["total"]),
+        make("LayerNormalization", ["total", "scale"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x")], [value("y")], [vector, scale])
+    graphs.add_bias_last(graph)
+    onnx.checker.check_model(onnx.helper.make_model(graph))
+
+
+def test_a_readme_of_a_nested_encoder_names_its_folder(small, tmp_path):
+    nested = tmp_path / "nested"
+    (nested / "0_Transformer").mkdir(parents=True)
+    for file in small.folder.iterdir():
+        (nested / "0_Transformer" / file.name).write_bytes(file.read_bytes())
+    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (nested / "modules.json").write_text(json.dumps(modules))
+    export(Source(nested), tmp_path / "graph")
+    card = (tmp_path / "graph/README.md").read_text()
+    for name in ("0_Transformer/model.onnx", "0_Transformer/tokenizer.json"):
+        assert f'"{name}"' in card
+        assert (tmp_path / "graph" / name).is_file()
+
+
+def test_a_model_without_a_tokenizer_is_not_exported(small, tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((small.folder / name).read_bytes())
+    with pytest.raises(KpruneError, match="has no tokenizer, so nothing can be checked on text"):
+        export(Source(tmp_path), tmp_path.with_name("graph-of-it"))

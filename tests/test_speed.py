@@ -37,12 +37,16 @@ def test_short_calls_are_timed_several_times_in_a_turn():
 
 
 def test_a_slow_spell_does_not_change_the_ratio():
-    calm, busy = (1.0, 1.0, 1.0), (1.0, 9.0, 9.0)
+    busy = (1.0, 9.0, 9.0)
     ours = Times(tuple((2.0 * each,) for each in busy))
     theirs = Times(tuple((each,) for each in busy))
     assert ours.ratio(theirs) == 2.0
-    assert Times(tuple((each,) for each in calm)).p50 == 1.0
-    assert Times((tuple(range(1, 101)),)).p95 == 96
+    # The spell hit one of the two only in two rounds of five: the medians differ by 9, the rounds' ratios do not.
+    ours, theirs = (Times(tuple((each,) for each in rounds)) for rounds in ((9, 9, 9, 1, 1), (9, 9, 1, 1, 1)))
+    assert ours.p50 / theirs.p50 == 9.0
+    assert ours.ratio(theirs) == 1.0
+    assert Times(((4.0,), (1.0, 2.0))).p50 == 2.0
+    assert Times((tuple(range(1, 101)),)).p95 == 95
 
 
 @pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
@@ -113,7 +117,7 @@ def test_milliseconds_are_spent_like_flops():
     spent = sum(float(TABLE.price(s)[len(step.kept)]) for s, step in zip(find(model), pruned.steps, strict=True))
     assert spent <= 0.5 * dense
     assert spent > 0.5 * dense - 2.0  # less than a head, the dearest group
-    assert pruned.settings.budget == "milliseconds"
+    assert pruned.settings.budget == "milliseconds of 32 × 128 tokens in torch, 1 threads"
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +154,25 @@ def test_a_model_is_not_slower_than_itself(wide):
     found = measure_latency(wide, batch=2, length=16, threads=1, seconds=0.1)
     assert measured_speedup(wide, wide, found, seconds=0.3) == pytest.approx(1.0, abs=0.35)
     assert measured_speedup(emptied(wide), wide, found, seconds=0.3) > 1.5
+
+
+def test_times_too_short_to_tell_apart_are_refused(wide, monkeypatch):
+    def same(calls, **options):
+        return {name: Times(((0.001,),)) for name in calls}
+
+    monkeypatch.setattr(latency, "take_turns", same)
+    with pytest.raises(KpruneError, match="too short to tell apart; use a larger shape"):
+        measure_latency(wide, batch=1, length=4)
+
+
+def test_no_unit_is_free(wide, monkeypatch):
+    def flat(calls, **options):  # only whole models differ
+        return {name: Times(((0.002 if name[0] in ("dense", "whole") else 0.001,),)) for name in calls}
+
+    monkeypatch.setattr(latency, "take_turns", flat)
+    found = measure_latency(wide, batch=1, length=4)
+    for sublayer in find(wide)[:2]:
+        assert (found.price(sublayer).diff() > 0).all()
 
 
 def test_threads_are_given_back():
@@ -193,6 +216,17 @@ def test_models_are_timed_side_by_side(folders):
     assert all(each.load_seconds > 0 and each.peak_megabytes > 0 for each in result.footprints)
 
 
+def test_a_third_model_does_not_change_what_is_told_of_the_first(folders, tmp_path):
+    other = tiny.tiny_model(hidden_size=96, intermediate_size=3072, num_attention_heads=6, num_hidden_layers=12)
+    other.save_pretrained(tmp_path / "emptied")
+    folder = {"small": folders / "small", "dense": folders / "dense", "emptied": tmp_path / "emptied"}
+    contenders = [Contender(name, Source(path)) for name, path in folder.items()]
+    small, dense, largest = bench(contenders, shapes=[(4, 32)], threads=1, seconds=0.3, footprints=False).timings
+    # The parts that pruning does not touch are of the reference: less than all of its time, however large the third.
+    assert small.loss.norms + small.loss.outside < dense.p50_ms < largest.p50_ms
+    assert largest.speedup < 1
+
+
 def test_a_graph_is_timed_in_its_own_runtime(folders, tmp_path):
     from kprune import graphs
 
@@ -203,14 +237,25 @@ def test_a_graph_is_timed_in_its_own_runtime(folders, tmp_path):
     result = bench(contenders, shapes=[(2, 16)], runtimes=["onnxruntime"], threads=1, seconds=0.1, footprints=False)
     assert [t.model for t in result.timings] == ["graph", "dense"]
     assert result.timings[0].speedup > 0
+    # It is given what it reads: a graph without segments, and one with.
+    run = graphs.start(tmp_path / "model.onnx")
+    inputs = random_inputs(model.config, 2, 9, model.device)
+    del inputs["token_type_ids"]
+    wanted = model(**inputs).logits
+    assert torch.allclose(run(inputs)[0], wanted, atol=1e-4)
+    assert torch.allclose(run({**inputs, "position_ids": inputs["input_ids"]})[0], wanted, atol=1e-4)
     with pytest.raises(KpruneError, match="no model can run in openvino"):
         bench(contenders[:1], shapes=[(2, 16)], runtimes=["openvino"], threads=1, seconds=0.1)
 
 
 def test_bad_shapes_and_runtimes_are_refused(folders):
     contender = Contender("dense", Source(folders / "dense"))
-    with pytest.raises(KpruneError, match="inputs of 2 × 500 tokens cannot be read by dense; at most 66"):
+    with pytest.raises(KpruneError, match="inputs of 2 × 500 tokens are too long for the model; it reads at most 66"):
         bench([contender], shapes=[(2, 500)])
+    with pytest.raises(KpruneError, match="two models have the same name"):
+        bench([contender, contender], shapes=[(2, 5)])
+    with pytest.raises(KpruneError, match="device 'toaster' cannot be used"):
+        bench([contender], shapes=[(2, 5)], device="toaster")
     with pytest.raises(KpruneError, match="there is no runtime 'tensorrt'; use one of torch, compile"):
         bench([contender], shapes=[(2, 5)], runtimes=["tensorrt"])
 

@@ -7,9 +7,15 @@ from kprune.pruned import Pruned
 
 
 def model_card(
-    pruned: Pruned, *, source: str, folder: str, is_sentence_transformer: bool, evaluation: Evaluation | None = None
+    pruned: Pruned,
+    *,
+    source: str,
+    folder: str,
+    is_sentence_transformer: bool,
+    evaluation: Evaluation | None = None,
+    note: str = "",
 ) -> str:
-    """Markdown for a checkpoint's README."""
+    """Markdown for a checkpoint's README, with a sentence of one's own where wanted."""
     settings = pruned.settings
     before, after = pruned.parameters
     rows = "\n".join(
@@ -28,7 +34,7 @@ tags:
 {pruned.reduction:.1%} of the encoder's FLOPs were removed from `{source}` with
 kprune: whole attention heads and feed-forward neurons are gone, and the weights
 that remain were refitted to the dense model on {pruned.tokens:,} tokens of text. Nothing was retrained. The model has
-{after:,} parameters; before, it had {before:,}.
+{after:,} parameters; before, it had {before:,}. {note}
 
 ## Load
 
@@ -38,7 +44,8 @@ Without `import kprune` (`pip install kprune`) loading stops with an error about
 
 {_tested(evaluation) if evaluation else ""}## How it was made
 
-Criterion `{settings.criterion}`, reduction {settings.reduction:g}, temperature {settings.temperature:g},
+Criterion `{settings.criterion}`, reduction {settings.reduction:g} of {settings.budget}, neurons by {settings.align},
+temperature {settings.temperature:g},
 representational weight {settings.rep_weight:g}, head weight {settings.head_weight:g}, ridge {settings.ridge:g}, seed
 {settings.seed}; {pruned.examples:,} examples with a mean length of {pruned.tokens / pruned.examples:.1f} tokens, for
 which FLOPs are counted.
@@ -88,6 +95,7 @@ model = {loader}"{folder}")
 def export_card(
     source: str,
     *,
+    folder: str,
     file: str,
     target: str,
     int8: bool,
@@ -96,7 +104,8 @@ def export_card(
     inputs: list[str],
     outputs: list[str],
 ) -> str:
-    """Markdown for an exported folder's README, with all that it takes to run it."""
+    """Markdown for an exported folder's README, with all that it takes to run it; the graph lies in `folder` of it."""
+    file, tokenizer = (f"{folder}/{name}" if folder else name for name in (file, "tokenizer.json"))
     kind = "int8 weights" if int8 else "float32"
     start = (
         f"""import onnxruntime
@@ -124,7 +133,7 @@ tags:
 import numpy
 from tokenizers import Tokenizer
 {start}
-tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer = Tokenizer.from_file("{tokenizer}")
 tokenizer.enable_padding()
 encoded = tokenizer.encode_batch(["A text.", "And another one, which is longer."])
 fields = {{"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}}

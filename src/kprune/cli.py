@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 from kprune import demo
 from kprune.bars import counting_bar, err, out, progress_bar
 from kprune.budget import BUDGETS
-from kprune.compare import Grid, compare, open_cells, read_grid, read_results
+from kprune.compare import Grid, compare, open_cells, read_grid, read_runs
 from kprune.data import python_documentation
 from kprune.drop import Found, Trial, largest_reduction
 from kprune.errors import KpruneError
@@ -33,20 +33,21 @@ from kprune.options import (
     data_options,
     json_option,
     length_limit,
-    on_device,
     parse_shape,
     require_one_source,
     require_one_vocabulary,
+    require_picture,
     sample_and_test,
     sample_of,
     short_names,
     test_of,
 )
+from kprune.outputs import QUESTION_ANSWERING, kind_of
 from kprune.plots import plot
 from kprune.prune import Pruner
 from kprune.pruned import Progress, Pruned
 from kprune.report import draw_speed, evaluation_table, layers_table, speed_tables, tasks_table, what_eats
-from kprune.runtimes import RUNTIMES
+from kprune.runtimes import RUNTIMES, on_device
 from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, SEARCHES
 from kprune.speed import Contender, bench
 from kprune.store import Source, fetch, require_free, save
@@ -141,6 +142,8 @@ def prune_command(
         raise click.UsageError("pass either --reduction or --max-drop, or --speedup.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
         raise click.UsageError("--speedup is a budget of its own, and kprune's; leave --budget and --method out.")
+    if options["speedup"] is not None and options["search"] == "uniform":
+        raise click.UsageError("--search uniform keeps the same share everywhere, and cannot aim at a --speedup.")
     shape = parse_shape(options["shape"])
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
@@ -167,8 +170,14 @@ def prune_command(
     )
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
-    save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation)
-    reached = None if latency is None else measured_speedup(_in_float32(pruned.model), _in_float32(dense), latency)
+    reached, told_of_speed = None, ""
+    if latency is not None:
+        reached = measured_speedup(_in_float32(pruned.model), _in_float32(dense), latency)
+        told_of_speed = (
+            f"{reached:.2f} × as fast as before, {options['speedup']:g} × asked: batch {latency.batch} × "
+            f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads."
+        )
+    save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation, note=told_of_speed)
     if as_json:
         told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
         if latency is not None:
@@ -181,12 +190,8 @@ def prune_command(
     show(inspect(out_folder))
     if evaluation:
         show_evaluation(evaluation, "pruned", "dense")
-    if latency is not None:
-        out.print(
-            f"Speed-up    {reached:9.2f} × measured, {options['speedup']:g} × asked: batch {latency.batch} × "
-            f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads",
-            highlight=False,
-        )
+    if told_of_speed:
+        out.print(f"measured    {told_of_speed}", highlight=False, soft_wrap=True)
     out.print(f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`.")
 
 
@@ -326,6 +331,8 @@ def bench_command(
 ) -> None:
     """Time MODEL on your batch, length, runtime and threads, beside other models, taking turns."""
     installed = [name for name, row in RUNTIMES.items() if row.is_installed and not row.compiles]
+    if picture is not None:
+        require_picture(picture)
     names = (model, *against)
     contenders = [
         Contender(short, Source(fetch(name), name=name)) for name, short in zip(names, short_names(names), strict=True)
@@ -363,18 +370,11 @@ def export_command(
 ) -> None:
     """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
     require_free(out_folder, overwrite=overwrite)
-    test = None
-    if options["text"] or options["task"] or options["table"]:
-        require_one_source(options)
-        test = test_of(options, options["split"])
     source = Source(fetch(model), name=model)
-    exported = export(source, out_folder, to=to, int8=int8, overwrite=overwrite)
     dense = source.load()
-    if test is None and int8:
-        test = Test("Python's documentation", None, [(text,) for text in python_documentation()[:1000]], None)
-    evaluation = None
-    if test is not None:
-        evaluation = _evaluate(exported.model(dense), source, test, options, dense)
+    test = _export_test(dense, source, int8, options)
+    exported = export(source, out_folder, to=to, int8=int8, overwrite=overwrite)
+    evaluation = None if test is None else _evaluate(exported.model(dense), source, test, options, dense)
     if as_json:
         told = {**asdict(exported), "folder": str(exported.folder), "file": str(exported.file)}
         click.echo(json.dumps({**told, "evaluation": evaluation.as_json() if evaluation else None}))
@@ -387,6 +387,24 @@ def export_command(
     )
     if evaluation is not None:
         show_evaluation(evaluation, f"{to} int8" if int8 else to, "torch")
+
+
+def _export_test(
+    dense: transformers.PreTrainedModel, source: Source, int8: bool, options: dict[str, Any]
+) -> Test | None:
+    """What an exported model is tested on: what the options name, or stock text where int8 changes its outputs."""
+    if options["device"]:
+        raise click.UsageError("graphs run on the CPU here; leave --device out.")
+    if options["text"] or options["task"] or options["table"]:
+        require_one_source(options)
+        test = test_of(options, options["split"])
+        check(dense, source.load_tokenizer(), test, pooling=source.pooling)
+        return test
+    if any(options[name] for name in ("columns", "label", "metrics", "subset", "limit", "split")):
+        raise click.UsageError("columns, labels, metrics, subsets, limits and splits belong to data; add --data.")
+    if not int8 or kind_of(dense, pooling=source.pooling) is QUESTION_ANSWERING:  # which takes two texts
+        return None
+    return Test("Python's documentation", None, [(text,) for text in python_documentation()[:1000]], None)
 
 
 @main.command("compare")
@@ -412,7 +430,7 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
     total, left = len(grid.cells()), len(open_cells(grid, results))
     with counting_bar(total, total - left) as count:
         compare(grid, results, jobs=jobs, finished=count)
-    failed = [line for line in read_results(results) if "error" in line]
+    failed = [line for line in read_runs(results) if "error" in line]
     out.print(f"{results}: {total} cells, {left} run now, {len(failed)} failed in all.")
     for line in failed:
         out.print(f"  {line['task']}, {line['method']}, {line['reduction']:g}: {line['error']}", highlight=False)

@@ -94,12 +94,17 @@ def read_grid(path: Path) -> dict[str, Any]:
     strangers = sorted(set(found) - known)
     if strangers:
         raise KpruneError(f"{path} sets {strangers[0]!r}; it may set {', '.join(sorted(known))}.")
+    for name, value in found.items():
+        wanted = {"models": dict, "tokens": int, "limit": int, "data": str}.get(name, list)
+        if not isinstance(value, wanted):
+            kinds = {dict: "a table", int: "a whole number", str: "a text", list: "a list"}
+            raise KpruneError(f"{path} sets {name} to {value!r}; it must be {kinds[wanted]}.")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
     """A method's name and the knobs that it sets."""
-    name, *settings = text.split()
+    name, *settings = text.split() or [""]
     if name not in METHODS:
         raise KpruneError(f"there is no method {name!r}; use one of {', '.join(METHODS)}.")
     knobs: dict[str, Any] = {}
@@ -118,6 +123,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """The lines of a results file; a last line that a crash cut short is passed over."""
     if not path.exists():
         return []
+    if not path.is_file():
+        raise KpruneError(f"{path} is not a file; results are lines in a file, such as results.jsonl.")
     lines = path.read_text("utf-8").split("\n")
     found = []
     for number, line in enumerate(lines):
@@ -129,6 +136,16 @@ def read_results(path: Path) -> list[dict[str, Any]]:
             if number == len(lines) - 1:  # no line break after it: it was never finished
                 continue
             raise KpruneError(f"{path}, line {number + 1}, is not JSON; mend it or take it out.") from error
+    return found
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """The same, of which every line must be a run."""
+    found = read_results(path)
+    wanted = {each.name for each in fields(Cell)}
+    for number, line in enumerate(found):
+        if not isinstance(line, dict) or not wanted <= set(line) or not {"figures", "error"} & set(line):
+            raise KpruneError(f"{path}, line {number + 1}, is not a run of kprune compare; take it out.")
     return found
 
 
@@ -150,7 +167,7 @@ def append_result(path: Path, line: dict[str, Any]) -> None:
 
 def open_cells(grid: Grid, path: Path) -> list[Cell]:
     """The cells that the file has no line of yet."""
-    done = {tuple(line[each.name] for each in fields(Cell)) for line in read_results(path)}
+    done = {tuple(line[each.name] for each in fields(Cell)) for line in read_runs(path)}
     return [cell for cell in grid.cells() if tuple(asdict(cell).values()) not in done]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from kprune.errors import BadSample
-from kprune.families import family_of
+from kprune.families import positions_of
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +106,7 @@ def draw(
 
 def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:
     """The most tokens that a model takes, by its positions and its tokenizer."""
-    positions: int = config.max_position_embeddings
-    if family_of(config).positions_follow_padding:
-        positions -= config.pad_token_id + 1
-    return min(positions, int(tokenizer.model_max_length))
+    return min(positions_of(config), int(tokenizer.model_max_length))
 
 
 def python_documentation() -> list[str]:

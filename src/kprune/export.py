@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from kprune.card import export_card
 from kprune.data import longest_input, python_documentation
 from kprune.errors import KpruneError
-from kprune.graphs import TARGETS, Run, output_names, require, served, start, write
+from kprune.graphs import TARGETS, Run, graph_files, output_names, require, served, start, write
 from kprune.store import Source, whole_or_absent
 
 TOLERANCE = 1e-4
@@ -23,6 +23,14 @@ TOLERANCE = 1e-4
 CHECKED = 64
 """Texts that a graph is checked on."""
 CHECKED_BATCH = 8
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ def export(
         raise KpruneError(f"cannot export to {to!r}; use one of {', '.join(TARGETS)}.")
     target = TARGETS[to]
     require(target)
+    require_apart(source, folder)
     model = source.load().float().eval()
     batches = _encoded(source, model, list(texts or python_documentation())[:CHECKED])
     outputs = output_names(model, batches[0])
@@ -72,6 +81,8 @@ def export(
         source.copy_to(partial)
         file = partial / source.encoder_path / target.file
         _config(model).save_pretrained(file.parent)
+        if not (file.parent / "tokenizer.json").exists():
+            source.load_tokenizer().save_pretrained(file.parent)
         write(model, batches[0], file, int8=int8)
         difference, size = _difference(model, start(file), outputs, batches)
         if not int8 and difference > TOLERANCE * max(1.0, size):
@@ -80,9 +91,10 @@ def export(
                 "Please report it with the model's config."
             )
         before = sum(each.stat().st_size for each in source.encoder.glob("*.safetensors"))
-        after = sum(each.stat().st_size for each in (file, file.with_suffix(".bin")) if each.exists())
+        after = sum(each.stat().st_size for each in graph_files(file))
         card = export_card(
             source.name,
+            folder=source.encoder_path,
             file=target.file,
             target=to,
             int8=int8,
@@ -104,6 +116,13 @@ def export(
     )
 
 
+def require_apart(source: Source, folder: Path) -> None:
+    """Refuse to write over the model itself, into it or around it."""
+    ours, theirs = folder.resolve(), source.folder.resolve()
+    if ours == theirs or ours in theirs.parents or theirs in ours.parents:
+        raise KpruneError(f"{folder} is, holds or lies in the folder of {source.name} itself; choose another.")
+
+
 def _config(model: PreTrainedModel) -> Any:
     """The config without the pruning record: a graph has its sizes in itself, and loaders would look for a plug-in."""
     config = copy.deepcopy(model.config)
@@ -113,6 +132,8 @@ def _config(model: PreTrainedModel) -> Any:
 
 
 def _encoded(source: Source, model: PreTrainedModel, texts: Sequence[str]) -> list[dict[str, Tensor]]:
+    if not any((source.encoder / name).is_file() for name in TOKENIZER_FILES):
+        raise KpruneError(f"{source.encoder} has no tokenizer, so nothing can be checked on text; add its files.")
     tokenizer = source.load_tokenizer()
     longest = longest_input(tokenizer, model.config)
     return [

@@ -108,6 +108,14 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def positions_of(config: PreTrainedConfig) -> int:
+    """The most tokens that a model has positions for."""
+    positions: int = config.max_position_embeddings
+    if family_of(config).positions_follow_padding:
+        positions -= config.pad_token_id + 1
+    return positions
+
+
 def family_of(config: PreTrainedConfig) -> Family:
     """The row of a model's config in the table, by its `model_type`."""
     model_type = config.model_type

@@ -31,7 +31,6 @@ class Target:
     """A format to export to."""
 
     name: str
-    summary: str
     packages: tuple[str, ...]
     """What must be installed, beside torch, to write it."""
     extra: str
@@ -40,10 +39,8 @@ class Target:
     """The graph's name in its folder, as loaders of such folders expect it."""
 
 
-ONNX = Target("onnx", "ONNX, for ONNX Runtime and others", ("onnx", "onnxscript", "onnxruntime"), "onnx", "model.onnx")
-OPENVINO = Target(
-    "openvino", "OpenVINO's own format", (*ONNX.packages, "openvino", "nncf"), "openvino", "openvino_model.xml"
-)
+ONNX = Target("onnx", ("onnx", "onnxscript", "onnxruntime"), "onnx", "model.onnx")
+OPENVINO = Target("openvino", (*ONNX.packages, "openvino", "nncf"), "openvino", "openvino_model.xml")
 TARGETS = {target.name: target for target in (ONNX, OPENVINO)}
 
 
@@ -81,6 +78,12 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) ->
     require(ONNX)
     import onnx
 
+    if 4 * model.num_parameters() >= 2**31:
+        raise KpruneError(
+            f"a model of {model.num_parameters():,} parameters is above the 2 GB that an ONNX file holds in float32; "
+            "run it in torch."
+        )
+
     model = copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
     model.set_attn_implementation("eager")  # the other one guards its softmax with operators that cost time
     inputs = {name: value.cpu() for name, value in inputs.items()}
@@ -110,7 +113,9 @@ def add_bias_last(graph: Any) -> None:
     cost that does not shrink with the units. An emptied sublayer's bias is added as it is, not first spread out.
     """
     makers = {name: node for node in graph.node for name in node.output}
+    places = {name: place for place, node in enumerate(graph.node) for name in node.output}
     readers = Counter(name for node in graph.node for name in node.input)
+    readers.update(each.name for each in graph.output)
     vectors = {each.name for each in graph.initializer if len(each.dims) == 1}
     for norm in graph.node:
         total = makers.get(norm.input[0]) if norm.op_type == "LayerNormalization" else None
@@ -124,8 +129,9 @@ def add_bias_last(graph: Any) -> None:
             if term.op_type == "Expand" and bias == 0:
                 total.input[side] = term.input[0]
                 break
-            if term.op_type == "Add" and bias is not None:
-                term.input[bias], total.input[1 - side] = total.input[1 - side], term.input[bias]
+            other = total.input[1 - side]
+            if term.op_type == "Add" and bias is not None and places.get(other, -1) < places[term.output[0]]:
+                term.input[bias], total.input[1 - side] = other, term.input[bias]
                 break
     wanted = {name for node in graph.node for name in node.input} | {each.name for each in graph.output}
     for node in [node for node in graph.node if node.op_type == "Expand" and not wanted & set(node.output)]:
@@ -191,9 +197,10 @@ def _start_onnx(path: Path, threads: int | None) -> Run:
     # Without it, int8 sums saturate on CPUs that have no VNNI.
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
 
     def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        found = session.run(None, {name: value.cpu().numpy() for name, value in inputs.items()})
+        found = session.run(None, _feed(inputs, names))
         return [torch.from_numpy(each) for each in found]
 
     return run
@@ -206,12 +213,24 @@ def _start_openvino(path: Path, threads: int | None) -> Run:
     if threads:
         settings["INFERENCE_NUM_THREADS"] = threads
     compiled = openvino.Core().compile_model(path, "CPU", settings)
+    names = [each.get_any_name() for each in compiled.inputs]
 
     def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        found = compiled({name: value.cpu().numpy() for name, value in inputs.items()})
+        found = compiled(_feed(inputs, names))
         return [torch.from_numpy(found[output].copy()) for output in compiled.outputs]
 
     return run
+
+
+def _feed(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, Any]:
+    """What a graph reads, of what there is; segments that are not told apart are all the first."""
+    first = torch.zeros_like(inputs["input_ids"])
+    return {name: inputs.get(name, first).cpu().numpy() for name in names}
+
+
+def graph_files(path: Path) -> list[Path]:
+    """The files of an exported graph: OpenVINO's has its weights beside it."""
+    return [file for file in (path, path.with_suffix(".bin")) if file.is_file()]
 
 
 def served(model: PreTrainedModel, run: Run, outputs: list[str]) -> PreTrainedModel:

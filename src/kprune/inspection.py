@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.budget import total_flops
+from kprune.errors import BadCheckpoint
 from kprune.record import Record, apply, dense_units, record_of
 from kprune.report import Shape
-from kprune.store import Source
+from kprune.store import GRAPHS, Source
 from kprune.sublayer import find
 
 DEFAULT_LENGTH = 128.0
@@ -37,6 +38,8 @@ class Inspection:
 def inspect(folder: Path, length: float | None = None) -> Inspection:
     """What a folder holds; FLOPs for inputs of `length` tokens, or else of the sample's mean length."""
     source = Source(folder)
+    if not any(source.encoder.glob("*.safetensors")) and any((source.encoder / name).is_file() for name in GRAPHS):
+        raise BadCheckpoint(f"{folder} holds a graph, not a checkpoint; inspect the folder that it was exported from.")
     config = source.load_config()
     record = record_of(config)
     history = record["history"] if record else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -22,12 +22,14 @@ from kprune.errors import KpruneError
 from kprune.runtimes import device_name, runtime_named, torch_threads
 from kprune.shapes import emptied, reshaped, sharing, stacked
 from kprune.sublayer import Sublayer, find
-from kprune.timing import random_inputs, take_turns
+from kprune.timing import bound, random_inputs, take_turns
 
 SHARES = {"attention": (1 / 12, 1 / 6, 1 / 4, 1 / 2, 3 / 4, 1.0), "ffn": (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)}
 """Shares of a sublayer's units that are timed; what lies between is interpolated."""
 WHOLE_SHARES = (1 / 8, 1 / 4, 1 / 2)
 """Shares of all units, ascending, with which whole models are timed: parts do not quite add up to them."""
+LEAST = 1e-3
+"""Milliseconds that more units cost at least."""
 LAYERS = 4
 """Layers of the models that are timed: enough to tell a sublayer's time from noise, and no more memory."""
 
@@ -38,7 +40,7 @@ class Latency:
 
     device: str
     runtime: str
-    threads: int | None
+    threads: int
     batch: int
     length: int
     dense: float
@@ -53,7 +55,8 @@ class Latency:
     @property
     def budget(self) -> Budget:
         """What `prune` spends; the length of the sample does not matter to it."""
-        return Budget("milliseconds", lambda sublayer, length: self.price(sublayer))
+        name = f"milliseconds of {self.batch} × {self.length} tokens in {self.runtime}, {self.threads} threads"
+        return Budget(name, lambda sublayer, length: self.price(sublayer))
 
     def price(self, sublayer: Sublayer) -> Tensor:
         """Milliseconds of 0, 1, 2, … all units of a sublayer; (units + 1,)."""
@@ -102,16 +105,20 @@ def measure_latency(
     layers in which only one kind of sublayer has units, some share of them.
     """
     chosen = runtime_named(runtime)
+    if chosen.compiles:
+        raise KpruneError("a budget cannot be measured in compile, which would compile some twenty models; use torch.")
+    threads = threads or torch.get_num_threads()
     key = {
         "kprune": version("kprune"),
         "runtime": f"{chosen.name} {chosen.version}",
-        "threads": threads or torch.get_num_threads(),
+        "threads": threads,
         "device": device_name(model.device),
         "dtype": str(model.dtype),
         "model": model.config.model_type,
         "vocabulary": model.config.vocab_size,
         "width": model.config.hidden_size,
         "class": type(model).__name__,
+        "attention": model.config._attn_implementation,
         "units": [sublayer.units for sublayer in find(model)],
         "shape": [batch, length],
     }
@@ -126,23 +133,29 @@ def measure_latency(
     models = {("dense", 0): model, ("emptied", 0): emptied(model), **wholes, **_variants(model)}
     with torch_threads(threads):
         runs = {name: chosen.start(each, example, threads) for name, each in models.items()}
-        times = take_turns({name: _call(run, given) for name, run in runs.items()}, seconds=seconds, least=7)
+        times = take_turns({name: bound(run, given) for name, run in runs.items()}, seconds=seconds, least=7)
     bare = 1e3 * times["bare", 0].p50
     tables = {}
     for kind in SHARES:
         points = [(0, 0.0)]
         for (name, units), taken in times.items():
             if name == kind:
-                points.append((units, max((1e3 * taken.p50 - bare) / LAYERS, points[-1][1])))
+                # Noise may hide what a few units cost; nothing is free.
+                points.append((units, max((1e3 * taken.p50 - bare) / LAYERS, points[-1][1] + LEAST)))
         tables[kind] = points
-    fixed = 1e3 * times["emptied", 0].p50
+    dense, fixed = (1e3 * times[name, 0].p50 for name in ("dense", "emptied"))
+    if dense <= fixed:
+        raise KpruneError(
+            f"inputs of {batch} × {length} tokens take {dense:.3g} ms with all units and {fixed:.3g} ms with none: too "
+            "short to tell apart; use a larger shape."
+        )
     latency = Latency(
         device=key["device"],
         runtime=runtime,
-        threads=key["threads"],
+        threads=threads,
         batch=batch,
         length=length,
-        dense=1e3 * times["dense", 0].p50,
+        dense=dense,
         fixed=fixed,
         tables=tables,
         whole=[(0.0, 0.0)],
@@ -166,7 +179,7 @@ def measured_speedup(
     example = random_inputs(model.config, 2, 8, model.device)
     with torch_threads(latency.threads):
         runs = [chosen.start(sharing(each).eval(), example, latency.threads) for each in (model, dense)]
-        times = take_turns({number: _call(run, given) for number, run in enumerate(runs)}, seconds=seconds, least=9)
+        times = take_turns({number: bound(run, given) for number, run in enumerate(runs)}, seconds=seconds, least=9)
     return times[1].ratio(times[0])
 
 
@@ -187,10 +200,6 @@ def _share(share: float) -> Callable[[Sublayer], int]:
 
 def _only(kind: str, units: int) -> Callable[[Sublayer], int]:
     return lambda sublayer: units if sublayer.kind == kind else 0
-
-
-def _call(run: Callable[[Mapping[str, Tensor]], Any], inputs: Mapping[str, Tensor]) -> Callable[[], Any]:
-    return lambda: run(inputs)
 
 
 def default_cache() -> Path:

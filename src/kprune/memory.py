@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import resource
+import sys
 from pathlib import Path
 
 
@@ -22,4 +23,5 @@ def peak_megabytes() -> float:
         status = Path("/proc/self/status").read_text()
         return next(float(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
     except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,16 +126,6 @@ def _table(options: dict[str, Any], split: str | None, *, limit: int | None = No
     )
 
 
-def on_device(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        model.to(name)  # type: ignore[arg-type]
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise KpruneError(f"device {name!r} cannot be used ({reason}); leave --device out, or pass cpu.") from error
-    return model
-
-
 def sample_of(
     source: Source, model: PreTrainedModel, sample: Test, options: dict[str, Any]
 ) -> list[dict[str, torch.Tensor]]:
@@ -178,6 +169,14 @@ def parse_shape(text: str) -> tuple[int, int]:
     if not (batch.isdecimal() and length.isdecimal() and int(batch) and int(length)):
         raise click.UsageError(f"the shape {text!r} is not BATCHxLENGTH; 32x128 is 32 texts of 128 tokens.")
     return int(batch), int(length)
+
+
+def require_picture(path: Path) -> None:
+    """Refuse, before any work is done, a picture that could not be drawn."""
+    if path.suffix not in (".png", ".svg") or not path.resolve().parent.is_dir():
+        raise click.UsageError(f"{path} cannot be drawn; name a .png or .svg file in a folder that exists.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise KpruneError("a picture needs the extra: pip install 'kprune[plots]'.")
 
 
 def short_names(names: Sequence[str]) -> list[str]:

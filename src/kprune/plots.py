@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from kprune.compare import parse_method, read_results
+from kprune.compare import parse_method, read_runs
 from kprune.errors import KpruneError
 
 Line = dict[str, Any]
@@ -31,10 +31,14 @@ ABLATIONS = ("kprune", "kprune criterion=gradient", "kprune search=uniform", "kp
 
 def plot(path: Path, folder: Path, ending: str = "png") -> list[Path]:
     """Draw everything that a results file has the runs for, and write the tables; the files that were written."""
-    lines = [line for line in read_results(path) if "error" not in line]
+    lines = [line for line in read_runs(path) if "error" not in line]
     if not lines:
         raise KpruneError(f"{path} has no finished run to draw; run kprune compare first.")
-    folder.mkdir(parents=True, exist_ok=True)
+    _require_alike(lines, path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KpruneError(f"{folder} cannot be a folder ({error.strerror}); choose another.") from error
     drawn = [
         ("reduction", draw_reduction, _whole_methods(lines)),
         ("time", draw_time, _whole_methods(lines)),
@@ -48,6 +52,16 @@ def plot(path: Path, folder: Path, ending: str = "png") -> list[Path]:
     written.append(folder / "tables.md")
     written[-1].write_text(tables(lines), encoding="utf-8")
     return written
+
+
+def _require_alike(lines: Sequence[Line], path: Path) -> None:
+    """Refuse to average runs that differ in more than their seed."""
+    for task in {line["task"] for line in lines}:
+        for name in ("model", "tokens", "limit"):
+            found = {line.get(name) for line in lines if line["task"] == task}
+            if len(found) > 1:
+                told = " and ".join(sorted(map(str, found)))
+                raise KpruneError(f"{path} mixes runs of {task} with {name} {told}; put them into files of their own.")
 
 
 def _whole_methods(lines: Sequence[Line]) -> list[Line]:
@@ -95,12 +109,12 @@ def _panels(lines: Sequence[Line], path: Path, draw: Callable[[Any, str, list[Li
     rows = -(-len(tasks) // columns)
     wide = min(columns, len(tasks))
     figure = Figure(figsize=(4.2 * wide, 3.6 * rows + 0.5), layout="constrained")
-    axes = figure.subplots(rows, wide, squeeze=False).flat
+    axes = list(figure.subplots(rows, wide, squeeze=False).flat)
     for panel, task in zip(axes, tasks, strict=False):
         draw(panel, task, [line for line in lines if line["task"] == task])
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.3)
-    for panel in list(axes)[len(tasks) :]:
+    for panel in axes[len(tasks) :]:
         panel.set_visible(False)
     handles: dict[str, Any] = {}
     for panel in figure.axes:
@@ -131,7 +145,7 @@ def draw_reduction(lines: Sequence[Line], path: Path) -> None:
 
 
 def draw_time(lines: Sequence[Line], path: Path) -> None:
-    """The metric at the largest common reduction against the time that pruning took (Figure 3)."""
+    """The metric at the largest reduction against the time that pruning took (Figure 3)."""
     methods = list(by_method(lines))
 
     def panel(axes: Any, task: str, chosen: list[Line]) -> None:

@@ -241,9 +241,8 @@ class Pruner:
             found = self._scores(draft.student, sublayers, costs, streams, tick)
         if number == 0:
             self._first_scores = found
-        found = [values.cpu() for values in found]
         if self.settings.search == "uniform":
-            return [best_share(values, 1.0 - draft.settings.reduction) for values in found]
+            return [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in found]
         return search_groups(found, prices, group_sizes(sublayers, draft.settings), budget)
 
     def _scores(
@@ -271,7 +270,7 @@ class Pruner:
 
 def group_sizes(sublayers: Sequence[Sublayer], settings: Settings) -> list[int]:
     """How many units of each sublayer stay or go together: `align` neurons, a single head."""
-    return [min(settings.align, sublayer.units) if sublayer.width == 1 else 1 for sublayer in sublayers]
+    return [min(settings.align, sublayer.units) if sublayer.kind == "ffn" else 1 for sublayer in sublayers]
 
 
 def _teacher_of(model: PreTrainedModel) -> PreTrainedModel:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ class Runtime:
     """A way to run a model."""
 
     name: str
-    summary: str
     package: str
     """Whose version matters to the time."""
     target: Target | None = None
@@ -52,7 +52,12 @@ class Runtime:
                 write(model, inputs, path)
                 return start_graph(path, threads=threads)
         names = output_names(model, inputs)
-        forward = torch.compile(model) if self.compiles else model
+        forward: Any = model
+        if self.compiles:
+            # torch compiles one class so many times, and then runs further models of it uncompiled without a word.
+            limits: Any = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, 64)
+            forward = torch.compile(model)
 
         @torch.inference_mode()
         def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
@@ -65,10 +70,10 @@ class Runtime:
 RUNTIMES = {
     runtime.name: runtime
     for runtime in (
-        Runtime("torch", "torch, eager", "torch"),
-        Runtime("compile", "torch.compile", "torch", compiles=True),
-        Runtime("onnxruntime", "ONNX Runtime", "onnxruntime", ONNX),
-        Runtime("openvino", "OpenVINO", "openvino", OPENVINO),
+        Runtime("torch", "torch"),
+        Runtime("compile", "torch", compiles=True),
+        Runtime("onnxruntime", "onnxruntime", ONNX),
+        Runtime("openvino", "openvino", OPENVINO),
     )
 }
 
@@ -82,6 +87,17 @@ def runtime_named(name: str) -> Runtime:
         extra = found.target.extra if found.target else name
         raise KpruneError(f"the runtime {name} is not installed: pip install 'kprune[{extra}]'.")
     return found
+
+
+def on_device(model: PreTrainedModel, device: str | None) -> PreTrainedModel:
+    """The model, moved to a device; without a name, to a GPU where there is one."""
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model.to(name)  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise KpruneError(f"device {name!r} cannot be used ({reason}); leave --device out, or pass cpu.") from error
+    return model
 
 
 @contextmanager

@@ -25,6 +25,7 @@ def search_groups(scores: list[Tensor], prices: list[Tensor], sizes: list[int], 
     that is smaller). A group has its members' mean score. `prices` hold what 0, 1, 2, … units of a sublayer cost
     together: the more are kept already, the next one's price may differ.
     """
+    scores = [values.cpu() for values in scores]  # where the prices are
     groups = [groups_of(values, size) for values, size in zip(scores, sizes, strict=True)]
     means, costs = [], []
     for values, group, price, size in zip(scores, groups, prices, sizes, strict=True):

@@ -8,23 +8,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.budget import total_flops
 from kprune.errors import KpruneError
-from kprune.graphs import ONNX, OPENVINO, Run, write
+from kprune.graphs import ONNX, OPENVINO, Run, graph_files, write
 from kprune.graphs import start as start_graph
-from kprune.memory import peak_megabytes
-from kprune.runtimes import RUNTIMES, Runtime, device_name, runtime_named, torch_threads
+from kprune.memory import forget_peak, peak_megabytes
+from kprune.runtimes import RUNTIMES, Runtime, device_name, on_device, runtime_named, torch_threads
 from kprune.shapes import emptied, stacked
 from kprune.store import Source
 from kprune.sublayer import find
-from kprune.timing import Times, random_inputs, take_turns
+from kprune.timing import Times, bound, random_inputs, take_turns
 
 EMPTIED, OUTSIDE = "emptied", "outside"
 
@@ -42,15 +41,6 @@ class Contender:
         folder = self.source.encoder
         found = [folder / target.file for target in (ONNX, OPENVINO) if (folder / target.file).is_file()]
         return found[0] if found and not any(folder.glob("*.safetensors")) else None
-
-    @property
-    def bytes(self) -> int:
-        files = self.graph_files() or list(self.source.encoder.glob("*.safetensors"))
-        return sum(file.stat().st_size for file in files)
-
-    def graph_files(self) -> list[Path]:
-        graph = self.graph
-        return [] if graph is None else [file for file in (graph, graph.with_suffix(".bin")) if file.is_file()]
 
 
 @dataclass(frozen=True)
@@ -133,9 +123,15 @@ def bench(
     With a single model there is no speed-up to tell. `seconds` is the time that each model gets per shape and runtime.
     """
     chosen = [runtime_named(name) for name in runtimes]
+    threads = threads or torch.get_num_threads()
+    if len({each.name for each in contenders}) < len(contenders):
+        raise KpruneError("two models have the same name; give each one of its own.")
+    configs = {each.name: each.source.load_config() for each in contenders}
+    for config in configs.values():
+        for batch, length in shapes:
+            random_inputs(config, batch, length, torch.device("cpu"))  # refused before any model is read
     reference = contenders[1].name if len(contenders) > 1 else None
     models = {each.name: _load(each.source, device) for each in contenders if each.graph is None}
-    _require_length(models, shapes)
     timings: list[Timing] = []
     prints: list[Footprint] = []
     with TemporaryDirectory() as folder, torch_threads(threads):
@@ -145,16 +141,16 @@ def bench(
                 progress((done + fraction) / len(chosen), f"{name}, {what}")
 
             tell(0.0, "starting")
-            started = _Started(contenders, models, runtime, threads, Path(folder))
+            started = _Started(contenders, configs, models, reference, runtime, threads, Path(folder))
             for place, (batch, length) in enumerate(shapes):
                 tell((place + 0.2) / (len(shapes) + 1), f"{batch} × {length}")
-                timings += started.time(batch, length, reference, seconds)
+                timings += started.time(batch, length, seconds)
             if footprints and device == "cpu":
                 tell(len(shapes) / (len(shapes) + 1), "memory")
                 prints += started.footprints(max(shapes, key=lambda shape: shape[0] * shape[1]))
     return Bench(
         device=device_name(torch.device(device)),
-        threads=threads or torch.get_num_threads(),
+        threads=threads,
         reference=reference,
         timings=tuple(timings),
         footprints=tuple(prints),
@@ -164,9 +160,7 @@ def bench(
 def _load(source: Source, device: str) -> PreTrainedModel:
     """A model as it would be served: on a CPU in float32, since coarser types are slow there."""
     model = source.load().eval()
-    if device == "cpu":
-        model.float()
-    return cast(PreTrainedModel, model.to(device))
+    return on_device(model.float() if device == "cpu" else model, device)
 
 
 class _Started:
@@ -175,55 +169,63 @@ class _Started:
     def __init__(
         self,
         contenders: Sequence[Contender],
+        configs: Mapping[str, PreTrainedConfig],
         models: Mapping[str, PreTrainedModel],
+        reference: str | None,
         runtime: Runtime,
-        threads: int | None,
+        threads: int,
         folder: Path,
     ) -> None:
-        self.models, self.runtime, self.threads = models, runtime, threads
+        self.configs, self.models, self.reference = configs, models, reference
+        self.runtime, self.threads, self.folder = runtime, threads, folder / runtime.name
         self.contenders = [each for each in contenders if _runs_in(each, runtime)]
         if not self.contenders:
             raise KpruneError(f"no model can run in {runtime.name}: exported folders run where they were exported for.")
-        self.config = next(iter(models.values())).config if models else contenders[0].source.load_config()
-        self.graphs: dict[str, Path] = {}
-        self.runs: dict[str, Run] = {}
-        for each in self.contenders:
-            if each.graph is not None:
-                self.graphs[each.name] = each.graph
-                self.runs[each.name] = start_graph(each.graph, threads=threads)
-            else:
-                self.runs[each.name] = self._start(models[each.name], folder / f"{len(self.runs)}")
-        if models and runtime.name != "compile":  # compiling two more models would take minutes
-            last = list(models.values())[-1]
-            self.runs[EMPTIED] = self._start(emptied(last), folder / EMPTIED, keep=False)
-            self.runs[OUTSIDE] = self._start(stacked(last, 0, 0), folder / OUTSIDE, keep=False)
+        self.folder.mkdir()
+        self.graphs = {each.name: each.graph or self._write(models[each.name]) for each in self.contenders}
+        self.runs = {name: self._start(graph, models.get(name)) for name, graph in self.graphs.items()}
+        self.probes: dict[str, Run] = {}
+        whole = models.get(reference or "")
+        if whole is not None and not runtime.compiles:  # compiling two more models would take minutes
+            for name, model in ((EMPTIED, emptied(whole)), (OUTSIDE, stacked(whole, 0, 0))):
+                self.probes[name] = self._start(self._write(model), model)
 
-    def _start(self, model: PreTrainedModel, folder: Path, *, keep: bool = True) -> Run:
-        example = random_inputs(self.config, 2, 8, model.device)
+    def _write(self, model: PreTrainedModel) -> Path | None:
+        """The model's graph, where the runtime wants one."""
         if self.runtime.target is None:
-            return self.runtime.start(model, example, self.threads)
-        folder = folder.with_name(f"{folder.name}-{self.runtime.name}")
-        folder.mkdir()
-        path = folder / self.runtime.target.file
-        write(model, example, path)
-        if keep:
-            self.graphs[self.contenders[len(self.runs)].name] = path
-        return start_graph(path, threads=self.threads)
+            return None
+        path = self.folder / f"{len(list(self.folder.iterdir()))}" / self.runtime.target.file
+        path.parent.mkdir()
+        write(model, random_inputs(model.config, 2, 8, model.device), path)
+        return path
 
-    def time(self, batch: int, length: int, reference: str | None, seconds: float) -> list[Timing]:
+    def _start(self, graph: Path | None, model: PreTrainedModel | None) -> Run:
+        if graph is not None:
+            return start_graph(graph, threads=self.threads)
+        assert model is not None
+        return self.runtime.start(model, random_inputs(model.config, 2, 8, model.device), self.threads)
+
+    def time(self, batch: int, length: int, seconds: float) -> list[Timing]:
         device = next(iter(self.models.values())).device if self.models else torch.device("cpu")
-        inputs = random_inputs(self.config, batch, length, device)
-        times = take_turns({name: _call(run, inputs) for name, run in self.runs.items()}, seconds=seconds)
-        return [self._timing(each.name, batch, length, reference, times) for each in self.contenders]
+        calls = {
+            ("model", name): bound(run, random_inputs(self.configs[name], batch, length, device))
+            for name, run in self.runs.items()
+        }
+        for name, run in self.probes.items():
+            calls["probe", name] = bound(run, random_inputs(self.configs[self.reference or ""], batch, length, device))
+        taken = take_turns(calls, seconds=seconds)
+        times = {name: each for (kind, name), each in taken.items() if kind == "model"}
+        probes = {name: each for (kind, name), each in taken.items() if kind == "probe"}
+        return [self._timing(each.name, batch, length, times, probes) for each in self.contenders]
 
-    def _timing(self, name: str, batch: int, length: int, reference: str | None, times: dict[str, Times]) -> Timing:
-        ours = times[name]
+    def _timing(self, name: str, batch: int, length: int, times: dict[str, Times], probes: dict[str, Times]) -> Timing:
+        ours, reference = times[name], self.reference
         told: dict[str, Any] = {}
         if reference in times and reference != name:
             theirs = times[reference]
             told["speedup"] = theirs.ratio(ours)
             if name in self.models and reference in self.models:
-                told |= self._against(self.models[name], self.models[reference], length, ours, theirs, times)
+                told |= _against(self.models[name], self.models[reference], length, ours, theirs, probes)
         return Timing(
             model=name,
             runtime=self.runtime.name,
@@ -236,48 +238,46 @@ class _Started:
             **told,
         )
 
-    def _against(
-        self,
-        model: PreTrainedModel,
-        reference: PreTrainedModel,
-        length: int,
-        ours: Times,
-        theirs: Times,
-        times: dict[str, Times],
-    ) -> dict[str, Any]:
-        flops = total_flops(find(model), length)
-        if not flops:
-            return {}
-        ratio = total_flops(find(reference), length) / flops
-        same = ("hidden_size", "num_hidden_layers", "vocab_size")
-        if OUTSIDE not in times or any(getattr(model.config, n) != getattr(reference.config, n) for n in same):
-            return {"flops_ratio": ratio}
-        outside, norms = 1e3 * times[OUTSIDE].p50, 1e3 * (times[EMPTIED].p50 - times[OUTSIDE].p50)
-        share = 1.0 - 1.0 / ratio
-        missed = 1e3 * (ours.p50 - theirs.p50 / ratio)
-        return {
-            "flops_ratio": ratio,
-            "encoder_speedup": (1e3 * theirs.p50 - outside) / (1e3 * ours.p50 - outside),
-            "loss": Loss(outside * share, norms * share, missed - (outside + norms) * share),
-        }
-
     def footprints(self, shape: tuple[int, int]) -> list[Footprint]:
         """Load time and peak memory of each model, each in a new process."""
-        if self.runtime.name == "compile":
+        if self.runtime.compiles:
             return []
         found = []
         for each in self.contenders:
-            graph = self.graphs.get(each.name)
+            graph = self.graphs[each.name]
             arguments = (str(each.source.folder), str(graph) if graph else None, shape, self.threads)
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 seconds, megabytes = pool.apply(_probe, arguments)
-            disk = each.bytes if graph is None or each.graph else _size(graph)
-            found.append(Footprint(each.name, self.runtime.name, seconds, megabytes, disk / 1e6))
+            files = each.source.encoder.glob("*.safetensors") if graph is None else graph_files(graph)
+            disk = sum(file.stat().st_size for file in files) / 1e6
+            found.append(Footprint(each.name, self.runtime.name, seconds, megabytes, disk))
         return found
 
 
-def _size(graph: Path) -> int:
-    return sum(file.stat().st_size for file in (graph, graph.with_suffix(".bin")) if file.is_file())
+def _against(
+    model: PreTrainedModel,
+    reference: PreTrainedModel,
+    length: int,
+    ours: Times,
+    theirs: Times,
+    probes: dict[str, Times],
+) -> dict[str, Any]:
+    """What a model's time is beside its reference's, by FLOPs, and by the parts that pruning does not touch."""
+    flops = total_flops(find(model), length)
+    if not flops:
+        return {}
+    ratio = total_flops(find(reference), length) / flops
+    same = ("hidden_size", "num_hidden_layers", "vocab_size")
+    if OUTSIDE not in probes or any(getattr(model.config, n) != getattr(reference.config, n) for n in same):
+        return {"flops_ratio": ratio}
+    outside, norms = 1e3 * probes[OUTSIDE].p50, 1e3 * (probes[EMPTIED].p50 - probes[OUTSIDE].p50)
+    share = 1.0 - 1.0 / ratio
+    missed = 1e3 * (ours.p50 - theirs.p50 / ratio)
+    return {
+        "flops_ratio": ratio,
+        "encoder_speedup": (1e3 * theirs.p50 - outside) / (1e3 * ours.p50 - outside),
+        "loss": Loss(outside * share, norms * share, missed - (outside + norms) * share),
+    }
 
 
 def _runs_in(contender: Contender, runtime: Runtime) -> bool:
@@ -285,21 +285,20 @@ def _runs_in(contender: Contender, runtime: Runtime) -> bool:
     return graph is None or (runtime.target is not None and runtime.target.file == graph.name)
 
 
-def _call(run: Run, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
-    return lambda: run(inputs)
-
-
 def _probe(folder: str, graph: str | None, shape: tuple[int, int], threads: int | None) -> tuple[float, float]:
     """Seconds to load a model, and megabytes that loading and one run take, in a process that has done nothing else."""
     transformers.utils.logging.disable_progress_bar()
     source = Source(Path(folder))
-    inputs = random_inputs(source.load_config(), *shape, torch.device("cpu"))
+    config = source.load_config()
+    source.class_of(config)  # imported, as the runtimes are, before the clock starts
+    inputs = random_inputs(config, *shape, torch.device("cpu"))
     with torch_threads(threads):
         if graph is not None:
             if graph.endswith(".xml"):
                 import openvino  # noqa: F401
             else:
                 import onnxruntime  # noqa: F401
+        forget_peak()
         before = peak_megabytes()
         began = perf_counter()
         if graph is not None:
@@ -310,11 +309,3 @@ def _probe(folder: str, graph: str | None, shape: tuple[int, int], threads: int 
         seconds = perf_counter() - began
         run(inputs)
     return seconds, peak_megabytes() - before
-
-
-def _require_length(models: Mapping[str, PreTrainedModel], shapes: Sequence[tuple[int, int]]) -> None:
-    for name, model in models.items():
-        positions = model.config.max_position_embeddings
-        for batch, length in shapes:
-            if length > positions or batch < 1 or length < 1:
-                raise KpruneError(f"inputs of {batch} × {length} tokens cannot be read by {name}; at most {positions}.")

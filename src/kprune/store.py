@@ -241,9 +241,13 @@ def save(
     *,
     source: Source | None = None,
     evaluation: Evaluation | None = None,
+    note: str = "",
     overwrite: bool = False,
 ) -> Path:
-    """Write a pruned model as a checkpoint folder, with its card and all that came beside the dense one."""
+    """Write a pruned model as a checkpoint folder, with its card and all that came beside the dense one.
+
+    `note` is a sentence for the card.
+    """
     folder = Path(folder)
     with whole_or_absent(folder, overwrite=overwrite) as partial:
         if source is not None:
@@ -257,6 +261,7 @@ def save(
             folder=folder.name,
             is_sentence_transformer=is_sentence_transformer,
             evaluation=evaluation,
+            note=note,
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
     return folder

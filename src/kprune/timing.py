@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import ceil
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -12,6 +13,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
+
+from kprune.errors import KpruneError
+from kprune.families import positions_of
 
 Name = TypeVar("Name", bound=Hashable)
 WARMING = 0.02
@@ -35,7 +39,7 @@ class Times:
     @property
     def p95(self) -> float:
         ordered = self.all
-        return ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
+        return ordered[ceil(0.95 * len(ordered)) - 1]
 
     def ratio(self, other: Times) -> float:
         """How many times as long this took as the other: the median over rounds, each by its own ratio."""
@@ -48,7 +52,6 @@ def take_turns(
     seconds: float = 4.0,
     least: int = 5,
     most: int = 100,
-    tick: Callable[[], None] = lambda: None,
 ) -> dict[Name, Times]:
     """Seconds of each call: a round to warm up, then `least` to `most` of them until `seconds` per call have passed.
 
@@ -65,7 +68,6 @@ def take_turns(
         first = number % len(names)
         for name in names[first:] + names[:first]:
             taken[name].append(_turn(calls[name]))
-        tick()
         if number + 1 >= least and perf_counter() - began > seconds * len(names):
             break
     return {name: Times(tuple(rounds)) for name, rounds in taken.items()}
@@ -87,8 +89,17 @@ def _seconds(call: Callable[[], object]) -> float:
     return perf_counter() - began
 
 
+def bound(run: Callable[[Mapping[str, Tensor]], object], inputs: Mapping[str, Tensor]) -> Callable[[], object]:
+    """A call of a model on given inputs."""
+    return lambda: run(inputs)
+
+
 def random_inputs(config: PreTrainedConfig, batch: int, length: int, device: torch.device) -> dict[str, Tensor]:
     """What a model reads, of one shape and without padding; which tokens they are does not change the time."""
+    if length > positions_of(config):
+        raise KpruneError(
+            f"inputs of {batch} × {length} tokens are too long for the model; it reads at most {positions_of(config)}."
+        )
     generator = torch.Generator().manual_seed(0)
     # The lowest numbers are special tokens, and the pad token would count as padding to some models.
     tokens = torch.randint(min(5, config.vocab_size - 1), config.vocab_size, (batch, length), generator=generator)

@@ -39,7 +39,7 @@ def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]
     neurons = [sublayer for sublayer, _ in _of_kind(draft, "ffn")]
     activity = mean_features(pruner, draft, neurons)
     found = [
-        representatives(sublayer.consumer.weight.double().T) * scaled(mean)
+        representatives(sublayer.consumer.weight.double().T).cpu() * scaled(mean)
         for sublayer, mean in zip(neurons, activity, strict=True)
     ]
     chosen = iter(one_by_one(found, [price for _, price in _of_kind(draft, "ffn")], room))
