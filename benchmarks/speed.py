@@ -23,7 +23,7 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from kprune import Contender, Source, bench, draw, measure_latency, prune
+from kprune import Contender, Pruner, Source, aim, bench, draw, measure_latency
 from kprune.budget import FLOPS
 from kprune.data import python_documentation
 from kprune.demo import embedded_model
@@ -98,8 +98,9 @@ def asked_and_measured(runtime: str, speedups: tuple[float, ...]) -> list[dict[s
     batches = draw(rows, source.load_tokenizer(), tokens=5000, max_length=128)
     table = measure_latency(model, runtime=runtime)
     found = []
+    pruner = Pruner(model, batches, budget=table.budget)
     for asked in speedups:
-        pruned = prune(model, batches, reduction=table.reduction(asked), budget=table.budget)
+        pruned = pruner.prune(aim(pruner, table, asked))
         reached = measured_speedup(pruned.model, model, table)
         kept = [len(step.kept) for step in pruned.steps]
         found.append({"runtime": runtime, "asked": asked, "measured": reached, "kept": kept, "latency": asdict(table)})
@@ -111,14 +112,20 @@ def asked_and_measured(runtime: str, speedups: tuple[float, ...]) -> list[dict[s
 @click.option("--shape", "shapes", multiple=True, type=click.Choice(list(SHAPES)), default=tuple(SHAPES))
 @click.option("--runtime", "runtimes", multiple=True, default=("torch", "onnxruntime", "openvino"))
 @click.option("--seconds", default=6.0, show_default=True)
+@click.option("--side-by-side/--no-side-by-side", "compares", default=True, show_default=True)
 @click.option("--asked", multiple=True, type=float, default=(2.0, 3.0), show_default=True)
 @click.option("--out", type=click.Path(path_type=Path))
 def main(
-    shapes: tuple[str, ...], runtimes: tuple[str, ...], seconds: float, asked: tuple[float, ...], out: Path | None
+    shapes: tuple[str, ...],
+    runtimes: tuple[str, ...],
+    seconds: float,
+    compares: bool,
+    asked: tuple[float, ...],
+    out: Path | None,
 ) -> None:
     """Measure, print a line per model, write JSON, and fail where a limit is missed."""
     lines, missed = [], []
-    for shape in shapes:
+    for shape in shapes if compares else ():
         lines.append(side_by_side(shape, list(runtimes), seconds))
         for timing in lines[-1]["timings"]:
             if timing["encoder_speedup"]:

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from kprune import KpruneError, latency, prune, timing
+from kprune import KpruneError, Pruner, latency, prune, timing
 from kprune.budget import total_flops
 from kprune.latency import Latency, measure_latency, measured_speedup
 from kprune.runtimes import RUNTIMES, runtime_named, torch_threads
@@ -46,6 +46,7 @@ def test_a_slow_spell_does_not_change_the_ratio():
     assert ours.p50 / theirs.p50 == 9.0
     assert ours.ratio(theirs) == 1.0
     assert Times(((4.0,), (1.0, 2.0))).p50 == 2.0
+    assert Times(((5.0,),)).ratio(Times(((3.0,),)), without=1.0) == 2.0
     assert Times((tuple(range(1, 101)),)).p95 == 95
 
 
@@ -173,6 +174,27 @@ def test_no_unit_is_free(wide, monkeypatch):
     found = measure_latency(wide, batch=1, length=4)
     for sublayer in find(wide)[:2]:
         assert (found.price(sublayer).diff() > 0).all()
+
+
+def test_what_a_preview_misses_is_put_right(wide, monkeypatch):
+    found = measure_latency(wide, batch=2, length=16, threads=1, seconds=0.05)
+    pruner = Pruner(wide, BATCHES, budget=found.budget, ridge=1e-2)
+    shapes = []
+
+    def slower(model, dense, table, seconds):
+        """A machine on which what is left takes twice as long as the table says."""
+        shapes.append([sublayer.units for sublayer in find(model)])
+        parts = sum(float(found.price(sublayer)[-1]) for sublayer in find(model) if sublayer.units)
+        whole = sum(float(found.price(sublayer)[-1]) for sublayer in find(dense))
+        return found.dense / (found.fixed + 2 * (found.dense - found.fixed) * parts / whole)
+
+    monkeypatch.setattr(latency, "measured_speedup", slower)
+    asked = found.dense / (found.fixed + 0.4 * (found.dense - found.fixed))
+    reduction = latency.aim(pruner, found, asked)
+    # 40 % of the units' time may stay, and all take twice as long: 20 % of the parts.
+    assert 1 - reduction == pytest.approx(0.2, abs=0.03)
+    assert shapes[0] == pruner.preview(found.reduction(asked))
+    assert sum(shapes[1]) < sum(shapes[0])
 
 
 def test_threads_are_given_back():

@@ -8,7 +8,7 @@ from kprune.data import draw, read_lines, read_rows
 from kprune.errors import KpruneError
 from kprune.evaluate import Evaluation, evaluate
 from kprune.export import Exported, export
-from kprune.latency import Latency, measure_latency
+from kprune.latency import Latency, aim, measure_latency
 from kprune.prune import Pruner, prune
 from kprune.pruned import Progress, Pruned, Step
 from kprune.settings import CRITERIA, Settings
@@ -32,6 +32,7 @@ __all__ = [
     "Source",
     "Step",
     "Test",
+    "aim",
     "bench",
     "draw",
     "evaluate",

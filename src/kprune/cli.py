@@ -27,7 +27,7 @@ from kprune.export import export
 from kprune.families import FAMILIES
 from kprune.graphs import TARGETS
 from kprune.inspection import Inspection, inspect
-from kprune.latency import Latency, default_cache, measure_latency, measured_speedup
+from kprune.latency import Latency, aim, default_cache, measure_latency, measured_speedup
 from kprune.methods import METHODS
 from kprune.options import (
     data_options,
@@ -155,7 +155,8 @@ def prune_command(
     latency = None
     if options["speedup"] is not None:
         latency = _latency(_in_float32(dense), shape, options)
-        options["budget"], options["reduction"] = latency.budget, latency.reduction(options["speedup"])
+        latency.reduction(options["speedup"])  # refused at once where it is out of reach
+        options["budget"] = latency.budget
     names = (
         "criterion",
         "temperature",
@@ -169,6 +170,8 @@ def prune_command(
         "align",
     )
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
+    if latency is not None:
+        options["reduction"] = aim(pruner, latency, options["speedup"])
     pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
     reached, told_of_speed = None, ""
     if latency is not None:

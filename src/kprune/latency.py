@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from kprune.budget import Budget
 from kprune.errors import KpruneError
+from kprune.prune import Pruner
 from kprune.runtimes import device_name, runtime_named, torch_threads
 from kprune.shapes import emptied, reshaped, sharing, stacked
 from kprune.sublayer import Sublayer, find
@@ -168,6 +169,25 @@ def measure_latency(
     if file is not None:
         _write(file, key, latency)
     return latency
+
+
+def aim(pruner: Pruner, latency: Latency, speedup: float, *, seconds: float = 2.0) -> float:
+    """The reduction with which a pruner, whose budget is the latency's, makes its model so many times as fast.
+
+    Models of the shape that the first measurement would leave are timed, twice, and the reduction is put right by
+    what they miss.
+    """
+    reduction = latency.reduction(speedup)
+    model = sharing(pruner.teacher).eval()
+    for _ in range(2):
+        left = iter(pruner.preview(reduction))
+        shape = reshaped(model, lambda sublayer, left=left: next(left))  # type: ignore[misc]
+        reached = measured_speedup(shape, model, latency, seconds=seconds)
+        wanted, there = (latency.dense / each - latency.fixed for each in (speedup, reached))
+        if there <= 0:
+            break
+        reduction = min(max(1.0 - (1.0 - reduction) * wanted / there, 0.0), 0.999)
+    return reduction
 
 
 def measured_speedup(

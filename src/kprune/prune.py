@@ -200,6 +200,12 @@ class Pruner:
             steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
         return self.finish(draft, steps)
 
+    def preview(self, reduction: float) -> list[int]:
+        """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""
+        draft = self.draft(replace(self.settings, reduction=reduction))
+        streams = Streams(self.teacher, draft.student, self.sample)
+        return [int(keep.sum()) for keep in self._plan(draft, 0, draft.budget, streams, lambda: None)]
+
     def draft(self, settings: Settings) -> Draft:
         """A copy of the model to work on, and what it may keep."""
         started = perf_counter()

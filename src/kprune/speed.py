@@ -275,7 +275,7 @@ def _against(
     missed = 1e3 * (ours.p50 - theirs.p50 / ratio)
     return {
         "flops_ratio": ratio,
-        "encoder_speedup": (1e3 * theirs.p50 - outside) / (1e3 * ours.p50 - outside),
+        "encoder_speedup": theirs.ratio(ours, without=probes[OUTSIDE].p50),
         "loss": Loss(outside * share, norms * share, missed - (outside + norms) * share),
     }
 

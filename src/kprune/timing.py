@@ -41,9 +41,13 @@ class Times:
         ordered = self.all
         return ordered[ceil(0.95 * len(ordered)) - 1]
 
-    def ratio(self, other: Times) -> float:
-        """How many times as long this took as the other: the median over rounds, each by its own ratio."""
-        return median(median(ours) / median(theirs) for ours, theirs in zip(self.rounds, other.rounds, strict=True))
+    def ratio(self, other: Times, *, without: float = 0.0) -> float:
+        """How many times as long this took as the other: the median over rounds, each by its own ratio.
+
+        `without`: seconds that both have in common, and that are not to count.
+        """
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return median((median(ours) - without) / (median(theirs) - without) for ours, theirs in pairs)
 
 
 def take_turns(
