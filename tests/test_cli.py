@@ -164,6 +164,8 @@ def test_overwrite_replaces_a_checkpoint(checkpoint, text, tmp_path):
 
 @pytest.mark.real
 def test_an_interrupt_ends_cleanly(text, tmp_path):
+    # A first import on a new machine may take longer than the pause below.
+    subprocess.run([sys.executable, "-c", "import kprune.cli"], check=True)
     command = [sys.executable, "-m", "kprune", "prune", str(embedded_model().folder), str(tmp_path / "out")]
     process = subprocess.Popen(
         [*command, "--text", str(text), "--reduction", "0.5"],
