@@ -376,7 +376,7 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
     [
         (("bench", "{checkpoint}", "--shape", "32"), 2, "the shape '32' is not BATCHxLENGTH"),
         (("bench", "{checkpoint}", "--shape", "1x999"), 1, "inputs of 1 × 999 tokens are too long"),
-        (("bench", "{checkpoint}", "--device", "toaster"), 1, "device 'toaster' cannot be used"),
+        (("bench", "{checkpoint}", "--shape", "1x8", "--device", "toaster"), 1, "device 'toaster' cannot be used"),
         (("bench", "{checkpoint}", "--picture", "x.foo"), 2, "x.foo cannot be drawn; name a .png or .svg"),
         (("prune", "{checkpoint}", "out", "--text", "x", "--speedup", "2", "--search", "uniform"), 2, "cannot aim"),
         (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "graphs run on the CPU here"),
