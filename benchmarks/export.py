@@ -16,7 +16,6 @@ from typing import Any
 import click
 import torch
 from machine import provenance
-from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,6 +28,7 @@ from transformers import (
 
 from kprune.data import python_documentation
 from kprune.demo import embedded_model
+from kprune.export import difference
 from kprune.families import FAMILIES
 from kprune.graphs import output_names, start, to_onnx, to_openvino
 from kprune.sublayer import find, shrink
@@ -63,21 +63,6 @@ def small_model(family: str, kind: str, vocabulary: int) -> PreTrainedModel:
     return model
 
 
-def difference(model: PreTrainedModel, path: Path, batches: list[dict[str, Tensor]]) -> float:
-    """The largest difference to torch."""
-    run, names = start(path), output_names(model, batches[0])
-    largest = 0.0
-    for batch in batches:
-        with torch.no_grad():
-            ours = model(**batch)
-        for name, found in zip(names, run(batch), strict=True):
-            gap = (ours[name] - found).abs()
-            if gap.shape[:2] == batch["input_ids"].shape:
-                gap = gap[batch["attention_mask"].bool()]
-            largest = max(largest, float(gap.max()))
-    return largest
-
-
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path))
 def main(out: Path | None) -> None:
@@ -96,6 +81,7 @@ def main(out: Path | None) -> None:
                 : 3 if getattr(model.config, "type_vocab_size", 0) > 1 else 2
             ]
             batches = [{name: batch[name] for name in reads} for batch in encoded]
+            names = output_names(model, batches[0])
             with TemporaryDirectory() as folder:
                 onnx, openvino = Path(folder) / "model.onnx", Path(folder) / "openvino_model.xml"
                 to_onnx(model, batches[0], onnx)
@@ -104,8 +90,8 @@ def main(out: Path | None) -> None:
                     "family": family,
                     "kind": kind,
                     "units": [sublayer.units for sublayer in find(model)],
-                    "onnx": difference(model, onnx, batches),
-                    "openvino": difference(model, openvino, batches),
+                    "onnx": difference(model, start(onnx), names, batches)[0],
+                    "openvino": difference(model, start(openvino), names, batches)[0],
                 }
             lines.append(line)
             click.echo(json.dumps(line))

@@ -1,4 +1,4 @@
-"""The command line: `kprune prune`, `evaluate`, `bench`, `export`, `compare`, `plot`, `inspect`, …."""
+"""The command line: `kprune prune`, `evaluate`, `bench`, `export`, `compare`, `plot`, `inspect` and more."""
 
 from __future__ import annotations
 
@@ -124,7 +124,11 @@ def main() -> None:
 @click.option("--align", default=DEFAULT_ALIGN, show_default=True, help="Keep neurons by multiples of this.")
 @click.option("--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="What --speedup is about.")
 @click.option(
-    "--runtime", type=click.Choice(list(RUNTIMES)), default="torch", show_default=True, help="Where --speedup is about."
+    "--runtime",
+    type=click.Choice(list(RUNTIMES)),
+    default="torch",
+    show_default=True,
+    help="Runtime that --speedup is about.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads that --speedup is about.  [default: torch's]")
 @click.option("--cache/--no-cache", default=True, show_default=True, help="Keep the times of --speedup for later runs.")

@@ -77,6 +77,7 @@ def export(
     model = source.load().float().eval()
     batches = _encoded(source, model, list(texts or python_documentation())[:CHECKED])
     outputs = output_names(model, batches[0])
+    checked = sum(len(batch["input_ids"]) for batch in batches)
     with whole_or_absent(folder, overwrite=overwrite) as partial:
         source.copy_to(partial)
         file = partial / source.encoder_path / target.file
@@ -84,10 +85,10 @@ def export(
         if not (file.parent / "tokenizer.json").exists():
             source.load_tokenizer().save_pretrained(file.parent)
         write(model, batches[0], file, int8=int8)
-        difference, size = _difference(model, start(file), outputs, batches)
-        if not int8 and difference > TOLERANCE * max(1.0, size):
+        gap, size = difference(model, start(file), outputs, batches)
+        if not int8 and gap > TOLERANCE * max(1.0, size):
             raise KpruneError(
-                f"the {to} graph differs from torch by {difference:.2g}, more than {TOLERANCE:g}; nothing was written. "
+                f"the {to} graph differs from torch by {gap:.2g}, more than {TOLERANCE:g}; nothing was written. "
                 "Please report it with the model's config."
             )
         before = sum(each.stat().st_size for each in source.encoder.glob("*.safetensors"))
@@ -98,8 +99,8 @@ def export(
             file=target.file,
             target=to,
             int8=int8,
-            difference=difference,
-            texts=sum(len(batch["input_ids"]) for batch in batches),
+            difference=gap,
+            texts=checked,
             inputs=list(batches[0]),
             outputs=outputs,
         )
@@ -109,8 +110,8 @@ def export(
         file=folder / source.encoder_path / target.file,
         target=to,
         int8=int8,
-        texts=sum(len(batch["input_ids"]) for batch in batches),
-        difference=difference,
+        texts=checked,
+        difference=gap,
         bytes=(before, after),
         outputs=outputs,
     )
@@ -151,7 +152,7 @@ def _encoded(source: Source, model: PreTrainedModel, texts: Sequence[str]) -> li
 
 
 @torch.no_grad()
-def _difference(
+def difference(
     model: PreTrainedModel, run: Run, outputs: list[str], batches: list[dict[str, Tensor]]
 ) -> tuple[float, float]:
     """The largest difference of a graph's outputs to torch's, real tokens only, and the largest output."""

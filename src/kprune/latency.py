@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -159,13 +159,13 @@ def measure_latency(
         dense=dense,
         fixed=fixed,
         tables=tables,
-        whole=[(0.0, 0.0)],
+        whole=[],
     )
     sums = [sum(float(latency.price(sublayer)[-1]) for sublayer in find(each)) for each in (*wholes.values(), model)]
     added = [1e3 * times[name].p50 - fixed for name in (*wholes, ("dense", 0))]
     factor = mean(there / parts for there, parts in zip(added[:-1], sums[:-1], strict=True))
-    latency.whole.append((sums[-2], min(factor * sums[-2], added[-1])))
-    latency.whole.append((sums[-1], added[-1]))
+    whole = [(0.0, 0.0), (sums[-2], min(factor * sums[-2], added[-1])), (sums[-1], added[-1])]
+    latency = replace(latency, whole=whole)
     if file is not None:
         _write(file, key, latency)
     return latency

@@ -9,6 +9,7 @@ from typing import Any
 
 from kprune.compare import parse_method, read_runs
 from kprune.errors import KpruneError
+from kprune.report import BARE
 
 Line = dict[str, Any]
 
@@ -121,7 +122,7 @@ def _panels(lines: Sequence[Line], path: Path, draw: Callable[[Any, str, list[Li
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * wide + 1, frameon=False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata=BARE[path.suffix])
 
 
 def draw_reduction(lines: Sequence[Line], path: Path) -> None:

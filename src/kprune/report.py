@@ -18,6 +18,10 @@ BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#D9D9D9"
 """Okabe and Ito's colours, told apart by the colour-blind."""
 
 
+BARE: dict[str, dict[str, None]] = {".png": {"Software": None}, ".svg": {"Creator": None, "Date": None}}
+"""What pictures would else tell of the program that drew them, and when."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Units left in each layer, bottom to top, of those that the dense model has."""
@@ -185,7 +189,7 @@ def draw_speed(result: Bench, path: Path) -> None:
     if any(timing.loss is not None for timing in result.timings):
         handles.append(Line2D([], [], color="black", label="if time were FLOPs"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata=BARE[path.suffix])
 
 
 def tasks_table(tasks: Iterable[Task]) -> Table:
@@ -221,4 +225,4 @@ def draw_layers(shape: Shape, path: Path, title: str) -> None:
     left.set_yticks(list(layers), [str(layer) for layer in layers])
     left.set_ylabel("layer")
     figure.suptitle(title)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, metadata=BARE[path.suffix])
