@@ -74,7 +74,7 @@ def test_where_everything_is_lost_it_says_so(pruner):
         largest_reduction(pruner.prune, losing(lambda reduction: 5.0), 0)
 
 
-@pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])
+@pytest.mark.parametrize("criterion", ["fisher", "compensated", "paper", "released"])
 def test_runs_that_share_the_teacher_equal_runs_of_their_own(criterion):
     model, batches = tiny.tiny_model(), tiny.batched(tiny.texts())
     shared = Pruner(model, batches, criterion=criterion)

@@ -13,9 +13,13 @@ from kprune import KpruneError, Test, evaluate
 from kprune.demo import embedded_model, python_documentation
 from kprune.exams import Blanks, Spans
 from kprune.labels import class_names, class_order
+from kprune.observe import call
 from kprune.outputs import pool
 from kprune.squad import Answers, grade, windows_of
 from kprune.tasks import TASKS
+
+# `kprune.evaluate` is the function; the module is reached by its full name.
+evaluate_module = __import__("sys").modules["kprune.evaluate"]
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +236,28 @@ def test_an_embedding_model_reads_a_pairs_texts_one_by_one(tokenizer):
     single = [(text,) for pair in pairs for text in pair]
     found = [evaluate(model, tokenizer, Test("mine", None, rows, None), against=other) for rows in (pairs, single)]
     assert found[0].fidelity == found[1].fidelity
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "embedding"])
+def test_what_the_other_model_said_is_recalled(tokenizer, kind, monkeypatch):
+    model, third, other = (model_for(kind, tokenizer, seed=seed) for seed in (0, 2, 1))
+    test = Test("mine", None, [(text,) for text in python_documentation()[:30]], None)
+    recalled = {}
+    first = evaluate(model, tokenizer, test, against=other, recalled=recalled)
+    asked = []
+    monkeypatch.setattr(evaluate_module, "call", lambda model, batch: asked.append(model) or call(model, batch))
+    for each, again in ((model, first), (third, evaluate(third, tokenizer, test, against=other))):
+        asked.clear()
+        found = evaluate(each, tokenizer, test, against=other, recalled=recalled)
+        assert set(asked) == {each}
+        assert found.fidelity == again.fidelity
+    if kind == "regression":
+        with torch.no_grad():
+            ours, theirs = (
+                torch.cat([outputs.logits for outputs in one_by_one(each, tokenizer, test.rows)])
+                for each in (model, other)
+            )
+        assert first.fidelity[1].value == pytest.approx(float((ours - theirs).square().mean()), rel=1e-4)
 
 
 def test_no_answer_is_for_the_task_or_a_reference_to_allow(tokenizer):

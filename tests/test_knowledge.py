@@ -179,7 +179,7 @@ def test_released_scales_follow_the_authors_recipe():
         torch.testing.assert_close(found[number].float(), expected, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.parametrize("criterion", ["paper", "fisher", "released"])
+@pytest.mark.parametrize("criterion", ["paper", "fisher", "compensated", "released"])
 @pytest.mark.parametrize("kind_name", ["classification", "question answering", "token classification", "embedding"])
 def test_knowledge_does_not_depend_on_how_examples_are_batched(criterion, kind_name):
     teacher, student = a_little_pruned(kind=kind_name)
@@ -188,8 +188,10 @@ def test_knowledge_does_not_depend_on_how_examples_are_batched(criterion, kind_n
     alone, together = (
         measured(student, teacher, kind, tiny.sample_of(inputs, tokens=tokens), chosen) for tokens in (1, 700)
     )
+    # What a unit costs that others can stand in for is a small difference of large sums.
+    least = 1e-5 if criterion == "compensated" else 1e-6
     for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-3, atol=1e-6 * float(one.max()))
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=least * float(one.max()))
 
 
 def test_sums_over_parts_of_a_sample_add_up():

@@ -37,7 +37,7 @@ def test_zero_reduction_is_exact_for_every_mean_length(examples):
 
 
 @pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
-@pytest.mark.parametrize("criterion", ["fisher", "paper", "released"])
+@pytest.mark.parametrize("criterion", ["fisher", "compensated", "paper", "released"])
 def test_the_budget_is_never_exceeded_and_missed_by_less_than_one_head(family, criterion):
     model = tiny.tiny_model(family)
     reductions = [0.05, 0.5, 0.95] if criterion != "fisher" else [n / 20 for n in range(1, 20)]
@@ -98,7 +98,7 @@ def test_half_precision_is_calibrated_in_float32():
         assert torch.equal(small, exact.half())
 
 
-@pytest.mark.parametrize("criterion", ["paper", "fisher"])
+@pytest.mark.parametrize("criterion", ["paper", "fisher", "compensated"])
 def test_the_result_does_not_depend_on_batches_or_padding(criterion, monkeypatch):
     model = tiny.tiny_model("roberta", "question answering")
     inputs = tiny.texts(48)
@@ -112,7 +112,7 @@ def test_the_result_does_not_depend_on_batches_or_padding(criterion, monkeypatch
             torch.testing.assert_close(one, two, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("criterion", ["paper", "fisher", "released"])
+@pytest.mark.parametrize("criterion", ["paper", "fisher", "compensated", "released"])
 def test_the_same_seed_gives_the_same_result(criterion):
     model = tiny.tiny_model()
     torch.manual_seed(1)
@@ -120,7 +120,7 @@ def test_the_same_seed_gives_the_same_result(criterion):
     torch.manual_seed(2)
     two = prune(model, BATCHES, reduction=0.6, criterion=criterion, seed=5)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
-    if criterion == "fisher":
+    if criterion in ("fisher", "compensated"):
         other = prune(model, BATCHES, reduction=0.6, criterion=criterion, seed=6)
         assert [step.kept for step in other.steps] != [step.kept for step in one.steps]
 

@@ -42,7 +42,7 @@ from kprune.options import (
     short_names,
     test_of,
 )
-from kprune.outputs import QUESTION_ANSWERING, kind_of
+from kprune.outputs import QUESTION_ANSWERING, Prediction, kind_of
 from kprune.plots import plot
 from kprune.prune import Pruner
 from kprune.pruned import Progress, Pruned
@@ -135,6 +135,7 @@ def main() -> None:
 @click.option("--temperature", default=2.0, show_default=True, help="γ: softens predictions.")
 @click.option("--rep-weight", type=float, help="λ: weight of representations.  [default: the criterion's]")
 @click.option("--head-weight", type=float, help="μ: weight of heads beside neurons.  [default: the criterion's]")
+@click.option("--refresh", type=int, help="Measure anew every so many sublayers; 0: once.  [default: the criterion's]")
 @click.option("--ridge", type=float, help="Steadies the refit of small samples.  [default: 1e-6]")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint.")
@@ -172,6 +173,7 @@ def prune_command(
         "refit",
         "budget",
         "align",
+        "refresh",
     )
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     if latency is not None:
@@ -232,6 +234,7 @@ def _search(
     pruner: Pruner, source: Source, dense: transformers.PreTrainedModel, test: Test, options: dict[str, Any]
 ) -> Found:
     """The largest reduction within the drop, telling of each trial as it is made."""
+    recalled: dict[int, Prediction] = {}
     with progress_bar() as advance:
 
         def tell(trial: Trial) -> None:
@@ -244,7 +247,7 @@ def _search(
 
         return largest_reduction(
             lambda reduction: METHODS[options["method"]].prune(pruner, reduction, advance),
-            lambda pruned: _evaluate(pruned.model, source, test, options, dense, bar=False),
+            lambda pruned: _evaluate(pruned.model, source, test, options, dense, bar=False, recalled=recalled),
             options["max_drop"],
             guard=options["guard"],
             tried=tell,
@@ -259,6 +262,7 @@ def _evaluate(
     against: transformers.PreTrainedModel | None,
     *,
     against_pooling: str | None = None,
+    recalled: dict[int, Prediction] | None = None,
     bar: bool = True,
 ) -> Evaluation:
     """A model's evaluation, and another's beside it, in float32, with a bar."""
@@ -270,6 +274,7 @@ def _evaluate(
             against=None if against is None else _in_float32(against),
             pooling=source.pooling,
             against_pooling=against_pooling,
+            recalled=recalled,
             max_length=length_limit(source, options),
             progress=lambda fraction: advance(Progress(fraction, test.name, None)),
         )

@@ -27,6 +27,7 @@ from kprune.evaluate import Evaluation, evaluate
 from kprune.labels import training_labels
 from kprune.memory import forget_peak, peak_megabytes
 from kprune.methods import METHODS
+from kprune.outputs import Prediction
 from kprune.prune import Pruner
 from kprune.pruned import Pruned
 from kprune.store import Source, fetch
@@ -40,6 +41,7 @@ KNOBS: dict[str, Callable[[str], Any]] = {
     "ridge": float,
     "search": str,
     "align": int,
+    "refresh": int,
     "refit": lambda text: {"yes": True, "no": False}[text],
 }
 """What a variant of K-prune may set, as in `kprune refit=no`."""
@@ -257,6 +259,7 @@ class Bench:
         self.pruner = Pruner(self.model, batches, pooling=self.pooling, seed=seed)
         self.test: Test = thin(load_task(name, data=grid.data), grid.limit)
         self._pruners: dict[str, Pruner] = {}
+        self._recalled: dict[int, Prediction] = {}
 
     def run(self, cell: Cell) -> tuple[Pruned, Evaluation]:
         name, knobs = parse_method(cell.method)
@@ -270,6 +273,7 @@ class Bench:
             against=self.model,
             pooling=self.pooling,
             max_length=self.max_length,
+            recalled=self._recalled,
         )
         return pruned, result
 

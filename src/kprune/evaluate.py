@@ -82,13 +82,15 @@ def evaluate(
     pooling: str = "mean",
     against_pooling: str | None = None,
     max_length: int | None = None,
+    recalled: dict[int, Prediction] | None = None,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Evaluation:
     """The model's figures on a test, each with its 95 % interval; with `against`, the differences and their p-values.
 
     A test without right answers needs `against`: then the likeness of the two models' outputs is told. `pooling`
-    matters to bare encoders only, `against_pooling` where the other model's differs. `progress` is called with the
-    share of the work done.
+    matters to bare encoders only, `against_pooling` where the other model's differs. `recalled` keeps what `against`
+    said, batch by batch: a dictionary, empty at first, that serves all evaluations of one test beside one model.
+    `progress` is called with the share of the work done.
     """
     started = perf_counter()
     models = [model] if against is None else [model, against]
@@ -98,7 +100,7 @@ def evaluate(
     metrics = _metrics(test, exam, model)
     answers = [exam.start(each.config) for each in models]
     alike = Likeness(kind, len(exam.examples))
-    sitting = _Sitting(models, exam, kinds)
+    sitting = _Sitting(models, exam, kinds, recalled)
     for batch, predictions in sitting.run(progress):
         for answer, prediction in zip(answers, predictions, strict=True):
             answer.note(prediction, batch)
@@ -198,9 +200,16 @@ def _notes(answers: Sequence[Answers]) -> tuple[str, ...]:
 class _Sitting:
     """Models run side by side over an exam's batches, longest inputs first."""
 
-    def __init__(self, models: Sequence[PreTrainedModel], exam: Exam, kinds: Sequence[OutputKind]) -> None:
+    def __init__(
+        self,
+        models: Sequence[PreTrainedModel],
+        exam: Exam,
+        kinds: Sequence[OutputKind],
+        recalled: dict[int, Prediction] | None = None,
+    ) -> None:
         config, device = models[0].config, models[0].device
         self.models, self.kinds = models, kinds
+        self.recalled = None if kinds[0].is_vocabulary else recalled  # those are too many to keep
         self.batches = regroup(
             exam.examples,
             tokens=VOCABULARY_BATCH_TOKENS if kinds[0].is_vocabulary else BATCH_TOKENS,
@@ -219,10 +228,19 @@ class _Sitting:
         total = sum(batch.mask.numel() for batch in self.batches)
         done = 0
         with torch.no_grad(), _evaluating(self.models):
-            for batch in self.batches:
-                yield batch, [self._read(*each, batch) for each in zip(self.models, self.kinds, strict=False)]
+            for number, batch in enumerate(self.batches):
+                yield batch, [self._prediction(place, number) for place in range(len(self.models))]
                 done += batch.mask.numel()
                 progress(done / total)
+
+    def _prediction(self, place: int, number: int) -> Prediction:
+        """Of one model on one batch; the second model's may be known."""
+        model, kind, batch = self.models[place], self.kinds[place], self.batches[number]
+        if place == 0 or self.recalled is None:
+            return self._read(model, kind, batch)
+        if number not in self.recalled:
+            self.recalled[number] = self._read(model, kind, batch)
+        return self.recalled[number]
 
     def _read(self, model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Prediction:
         began = perf_counter()
@@ -279,4 +297,7 @@ class Likeness:
             )
         if self.kind.name == "embedding":
             return (figure("cosine", nothing, self._agreement),)
-        return (replace(figure("spearman", self._values[1], self._values[0]), name="rank agreement"),)
+        return (
+            replace(figure("spearman", self._values[1], self._values[0]), name="rank agreement"),
+            figure("squared-error", nothing, np.square(self._values[0] - self._values[1])),
+        )

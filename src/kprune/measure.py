@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kprune.compensate import Sensitivity
 from kprune.errors import KpruneError, NotFinite
 from kprune.knowledge import (
     Knowledge,
@@ -19,11 +20,11 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
-from kprune.observe import forward, forward_and_top, gradients
+from kprune.observe import forward, forward_and_top, gradients, output_gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.sample import Batch, Sample
 from kprune.search import score
-from kprune.settings import Settings
+from kprune.settings import CRITERIA, Settings
 from kprune.sublayer import Sublayer
 
 RELEASED_GROUP = 32
@@ -84,14 +85,13 @@ def scores(
     """
     sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
+    hooks = output_gradients if CRITERIA[settings.criterion].is_compensated else gradients
     for number, batch in enumerate(sample.batches):
 
         def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
-            sums[sublayer].add_gradient((features * gradient).sum(1), batch.example)
-            if settings.rep_weight:
-                sums[sublayer].add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
+            _add(sums[sublayer], features, gradient, batch, settings)
 
-        with torch.enable_grad(), gradients(sublayers, feel):
+        with torch.enable_grad(), hooks(sublayers, feel):
             outputs, top = forward_and_top(
                 student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
             )
@@ -100,7 +100,7 @@ def scores(
             objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
         tick()
     return [
-        _score(sublayer, sums[sublayer], cost, sample, kind, settings)
+        _score(sublayer, sums.pop(sublayer), cost, sample, kind, settings)
         for sublayer, cost in zip(sublayers, costs, strict=True)
     ]
 
@@ -112,7 +112,7 @@ def objective(
     values, reference, weights = student.values, teacher.values, teacher.weights
     if settings.criterion == "gradient":
         return task_loss(kind, student, teacher, labels).sum()
-    if settings.criterion != "fisher":
+    if not CRITERIA[settings.criterion].is_probed:
         if kind.is_distribution:
             return divergence(values, reference, weights, settings.temperature).sum()
         return squared_error(values, reference, weights).sum()
@@ -136,20 +136,42 @@ def task_loss(kind: OutputKind, student: Prediction, teacher: Prediction, labels
     return teacher.weights * (student.values[:, 0] - labels.to(student.values.dtype)).square()
 
 
-def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge:
+def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge | Sensitivity:
     device = sublayer.consumer.weight.device
+    if CRITERIA[settings.criterion].is_compensated:
+        return Sensitivity(sublayer.features, sublayer.consumer.out_features, device)
     if settings.criterion == "released":
         return ReleasedKnowledge(sublayer.units, sublayer.width, device, examples=sample.examples, group=RELEASED_GROUP)
     return Knowledge(sublayer.units, sublayer.width, device)
 
 
+def _add(sums: Knowledge | Sensitivity, features: Tensor, gradient: Tensor, batch: Batch, settings: Settings) -> None:
+    """Add what a backward pass brought: the gradient is the features', or the output's after compensation."""
+    if isinstance(sums, Sensitivity):
+        sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
+        return
+    sums.add_gradient((features * gradient).sum(1), batch.example)
+    if settings.rep_weight:
+        sums.add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
+
+
 def _score(
-    sublayer: Sublayer, sums: Knowledge, cost: float, sample: Sample, kind: OutputKind, settings: Settings
+    sublayer: Sublayer,
+    sums: Knowledge | Sensitivity,
+    cost: float,
+    sample: Sample,
+    kind: OutputKind,
+    settings: Settings,
 ) -> Tensor:
-    predictive = sums.predictive(sample.examples)
-    if settings.criterion == "paper" and kind.is_distribution:
-        predictive = predictive / settings.temperature**2
-    representational = sums.representational(sublayer.consumer.weight, sample.examples, sample.tokens)
+    consumer = sublayer.consumer
+    if isinstance(sums, Sensitivity):
+        predictive = sums.knowledge(consumer.weight, sublayer.width, sample.examples, bias=consumer.bias is not None)
+        representational = torch.zeros_like(predictive)  # it is in the sums
+    else:
+        predictive = sums.predictive(sample.examples)
+        if settings.criterion == "paper" and kind.is_distribution:
+            predictive = predictive / settings.temperature**2
+        representational = sums.representational(consumer.weight, sample.examples, sample.tokens)
     result = score(
         predictive,
         representational,

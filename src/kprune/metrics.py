@@ -149,6 +149,7 @@ METRICS = {
         Metric("agreement", _percent, is_counted=True),
         Metric("cosine", _percent),
         Metric("divergence", _mean, larger_is_better=False),
+        Metric("squared-error", _mean, larger_is_better=False),
     )
 }
 

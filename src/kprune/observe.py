@@ -57,6 +57,23 @@ def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, T
         yield
 
 
+@contextmanager
+def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, Tensor], None]) -> Iterator[None]:
+    """Call `feel` with each sublayer, its features and the gradient of its consumer's output, on the way back."""
+    with ExitStack() as stack:
+        for sublayer in sublayers:
+
+            def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor, sublayer: Sublayer = sublayer) -> Any:
+                if not output.requires_grad:  # the lowest sublayer: nothing below it is differentiated
+                    output = output.detach().requires_grad_()
+                seen = args[0].detach()
+                output.register_hook(lambda gradient: feel(sublayer, seen, gradient))
+                return output
+
+            stack.callback(sublayer.consumer.register_forward_hook(hook).remove)
+        yield
+
+
 class _Replay(nn.Module):
     """Stands for modules that need not run again: returns what they would."""
 

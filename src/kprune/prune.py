@@ -51,6 +51,7 @@ def prune(
     refit: bool = True,
     budget: str | Budget = "flops",
     align: int = DEFAULT_ALIGN,
+    refresh: int | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Pruned:
     """A smaller copy of `model` without `reduction` of its encoder's FLOPs, its remaining weights refitted.
@@ -61,8 +62,9 @@ def prune(
     `batches` are what a tokenizer returns for raw text; labels are not needed. The model itself is left as it was.
 
     `criterion` says how a unit's knowledge is measured: `fisher` by the Fisher information of the dense model's own
-    predictions, `paper` by Equations 6 and 8, `released` on the scales of the authors' code. `temperature` is γ,
-    `rep_weight` λ and `head_weight` μ of the paper; left out, they take the value that belongs to the criterion.
+    predictions, `compensated` by what is lost of them once the other units are refitted, `paper` by Equations 6 and 8,
+    `released` on the scales of the authors' code; it is measured anew every `refresh` sublayers (0: only once).
+    `temperature` is γ, `rep_weight` λ and `head_weight` μ of the paper. Left out, these take their criterion's values.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
 
@@ -82,6 +84,7 @@ def prune(
         refit=refit,
         budget=budget,
         align=align,
+        refresh=refresh,
     )
     return pruner.prune(reduction, progress=progress)
 
@@ -132,6 +135,7 @@ class Pruner:
         refit: bool = True,
         budget: str | Budget = "flops",
         align: int = DEFAULT_ALIGN,
+        refresh: int | None = None,
     ) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModel(
@@ -152,6 +156,7 @@ class Pruner:
             refit=refit,
             budget=budget_named(budget).name,
             align=align,
+            refresh=refresh,
             head_width=max((sublayer.width for sublayer in sublayers), default=1),
         )
         kind = kind_of(model, pooling=pooling)
@@ -173,8 +178,8 @@ class Pruner:
         row = CRITERIA.get(changes.get("criterion", ""))
         if row is not None:
             width = max((sublayer.width for sublayer in find(self.teacher)), default=1)
-            weights = {"rep_weight": row.rep_weight, "head_weight": row.head_weight or width}
-            changes = {**weights, **changes}
+            own = {"rep_weight": row.rep_weight, "head_weight": row.head_weight or width, "refresh": row.refresh}
+            changes = {**own, **changes}
         other.settings = replace(self.settings, **changes)
         other._first_scores = None
         return other
@@ -182,16 +187,17 @@ class Pruner:
     def prune(self, reduction: float, *, progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
         """A smaller copy of the model, as `prune` makes it."""
         draft = self.draft(replace(self.settings, reduction=reduction))
-        clock = Clock(len(draft.sublayers), len(self.sample.batches), progress)
+        due = [self._is_due(i) for i in range(len(draft.sublayers))]
+        clock = Clock(due, len(self.sample.batches), progress)
         streams = Streams(self.teacher, draft.student, self.sample)
         budget, fit = draft.budget, best_fit(self.settings.ridge) if self.settings.refit else leave
-        plan: list[Tensor] = []  # what one search found for all sublayers, where there is only one
+        plan: list[Tensor] = []  # masks of the sublayers from the target on, by the last measurement
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
             clock.start(i, target)
             units = target.units
             streams.move_to(target)
-            if self.settings.refit or not plan:
+            if due[i]:
                 plan = self._plan(draft, i, budget, streams, clock.measured)
             keep = plan.pop(0)
             before, after = streams.remove(target, keep, fit, clock.refitted)
@@ -199,6 +205,12 @@ class Pruner:
             kept = tuple(keep.nonzero().squeeze(1).tolist())
             steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
         return self.finish(draft, steps)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether knowledge is measured, and the best units searched, at a sublayer."""
+        if number == 0 or not self.settings.refit:
+            return number == 0
+        return bool(self.settings.refresh) and number % self.settings.refresh == 0
 
     def preview(self, reduction: float) -> list[int]:
         """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from time import perf_counter
@@ -82,11 +82,11 @@ class Progress:
 class Clock:
     """Turns batches done into a fraction of the run: a target's measurement passes through all sublayers above it."""
 
-    def __init__(self, sublayers: int, batches: int, progress: Callable[[Progress], None]) -> None:
+    def __init__(self, is_measured: Sequence[bool], batches: int, progress: Callable[[Progress], None]) -> None:
         self._batches, self._progress = batches, progress
-        self._measuring = [2.0 * (sublayers - i) for i in range(sublayers)]
+        self._measuring = [2.0 * (len(is_measured) - i) * is_measured[i] for i in range(len(is_measured))]
         self._refitting = 3.0
-        self._work = sum(self._measuring) + self._refitting * sublayers
+        self._work = sum(self._measuring) + self._refitting * len(is_measured)
 
     def start(self, number: int, target: Sublayer) -> None:
         self._began = perf_counter()

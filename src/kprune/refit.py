@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 192
-"""Rows of PᵀP summed at a time: the products below the diagonal, which symmetry gives, are spared."""
+from kprune.gram import Gram
 
 
 class LeastSquares:
@@ -18,25 +17,23 @@ class LeastSquares:
     """
 
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
-        self._upper = torch.zeros(features + 1, features + 1, dtype=torch.float64, device=device)
+        self._gram = Gram(features + 1, device)
         self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
         self.energy = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, p: Tensor, q: Tensor) -> None:
         """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d)."""
-        wide = p.new_ones(len(p), len(self._upper), dtype=torch.float64)
+        wide = p.new_ones(len(p), len(self.cross), dtype=torch.float64)
         wide[:, :-1] = p
         q = q.double()
-        for start in range(0, len(self._upper), BLOCK):
-            block = slice(start, start + BLOCK)
-            self._upper[block, start:].addmm_(wide[:, block].T, wide[:, start:])
+        self._gram.add(wide)
         self.cross.addmm_(wide.T, q)
         self.energy += q.square().sum()
 
     @property
     def gram(self) -> Tensor:
-        """PᵀP, of which only blocks on and above the diagonal are summed."""
-        return self._upper.triu() + self._upper.triu(1).T
+        """PᵀP."""
+        return self._gram.matrix
 
     def solve(self, ridge: float, *, bias: bool = True) -> Tensor:
         """The best W, (features + 1) × d; the last row is the bias (zero where `bias` is off).
@@ -44,7 +41,7 @@ class LeastSquares:
         `ridge` is relative to the mean of PᵀP's diagonal and does not touch the bias. Normal equations square the
         condition number, which float64 sums and a small ridge make up for; in return no token is kept.
         """
-        features = len(self.gram) - 1
+        features = len(self.cross) - 1
         size = features + 1 if bias else features
         solution = torch.zeros_like(self.cross)
         if size == 0:

@@ -82,7 +82,8 @@ def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
 
 def _with_interval(figure: Figure | Difference) -> str:
     sign = "+" if isinstance(figure, Difference) else ""
-    digits = 4 if figure.name == "divergence" else 2  # the others are points of a hundred, or perplexities
+    # The others are points of a hundred, or perplexities.
+    digits = 4 if figure.name in ("divergence", "squared-error") else 2
     value, low, high = (round(each, digits) + 0.0 for each in (figure.value, figure.low, figure.high))  # no "-0.00"
     return f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
 

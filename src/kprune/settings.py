@@ -22,12 +22,27 @@ class Criterion:
     """λ, the weight of representational beside predictive knowledge."""
     head_weight: float | None
     """μ, the weight of heads beside neurons; None: the width d_h of a head."""
+    refresh: int = 1
+    """Sublayers between two measurements; 0: one serves the whole run."""
+    is_probed: bool = False
+    """Whether a random probe of the predictions is differentiated, and not what was lost already."""
+    is_compensated: bool = False
+    """Whether the refit of the others is looked ahead to."""
 
 
 CRITERIA = {
     criterion.name: criterion
     for criterion in (
-        Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0),
+        Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0, is_probed=True),
+        Criterion(
+            "compensated",
+            "what is lost of the predictions after the others are refitted, measured once",
+            1e-6,
+            1.0,
+            refresh=0,
+            is_probed=True,
+            is_compensated=True,
+        ),
         Criterion("paper", "Equations 6 and 8 as they stand", 2.5e-4, 64.0),
         Criterion("released", "the scales of the authors' released code", 2.5e-4, None),
         Criterion("gradient", "an ablation: the gradient of the task's own loss", 0.0, 1.0),
@@ -56,12 +71,18 @@ class Settings:
     """What `reduction` is a share of."""
     align: int = DEFAULT_ALIGN
     """The global search keeps neurons by so many at a time."""
+    refresh: int = 1
+    """Sublayers between two measurements; 0: one serves the whole run."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reduction < 1.0:
             raise KpruneError(f"reduction is {self.reduction}, and must be at least 0 and below 1: 0.6 removes 60 %.")
         if self.align < 1:
             raise KpruneError(f"align is {self.align}, and must be 1 or more; 16 suits most hardware.")
+        if self.refresh < 0:
+            raise KpruneError(
+                f"refresh is {self.refresh}, and must be 0 (measure once), 1 (at every sublayer) or more."
+            )
         if self.search not in SEARCHES:
             raise KpruneError(f"search {self.search!r} is not known; use one of {', '.join(SEARCHES)}.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
@@ -87,6 +108,7 @@ def settings_for(
     refit: bool = True,
     budget: str = "flops",
     align: int = DEFAULT_ALIGN,
+    refresh: int | None = None,
 ) -> Settings:
     """Settings with every default filled in; `head_width` is d_h of the model at hand."""
     if criterion not in CRITERIA:
@@ -106,4 +128,5 @@ def settings_for(
         refit=refit,
         budget=budget,
         align=align,
+        refresh=row.refresh if refresh is None else refresh,
     )

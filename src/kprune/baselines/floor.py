@@ -62,7 +62,7 @@ def remove_all(
 ) -> Pruned:
     """The draft with all other units removed, sublayer by sublayer, each fitted in its turn."""
     streams = streams or Streams(pruner.teacher, draft.student, pruner.sample)
-    clock = Clock(len(draft.sublayers), len(pruner.sample.batches), progress)
+    clock = Clock([False] * len(draft.sublayers), len(pruner.sample.batches), progress)
     steps = []
     for i, (target, keep) in enumerate(zip(draft.sublayers, masks, strict=True)):
         clock.start(i, target)

@@ -1,0 +1,160 @@
+"""What removal costs after compensation, against least squares that are solved in full."""
+
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kprune import prune
+from kprune.compensate import EVERY_WAY, Sensitivity, Surgeon, removal_costs
+from kprune.gram import Gram
+from kprune.observe import output_gradients
+from kprune.sublayer import find
+
+CPU = torch.device("cpu")
+BATCHES = tiny.batched(tiny.texts(64))
+
+
+def problem(units, width, outputs, seed, tokens=200):
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(units * width, units * width, generator=generator, dtype=torch.float64)
+    features = torch.randn(tokens, units * width, generator=generator, dtype=torch.float64) @ mixing
+    return features, torch.randn(outputs, units * width, generator=generator, dtype=torch.float64)
+
+
+def refitted(features, weight, kept):
+    """‖F Wᵀ − F_kept Vᵀ‖² of the best V, and that V."""
+    wanted = features @ weight.T
+    if not len(kept):
+        return float(wanted.square().sum()), weight[:, :0]
+    solution = torch.linalg.lstsq(features[:, kept], wanted, driver="gelsd").solution
+    return float((features[:, kept] @ solution - wanted).square().sum()), solution.T
+
+
+def columns(units, width):
+    return [unit * width + i for unit in units for i in range(width)]
+
+
+sizes = st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(1, 4), st.integers(0, 10_000))
+
+
+@settings(deadline=None)
+@given(sizes, st.data())
+def test_the_cost_of_a_set_is_the_error_that_the_best_refit_leaves(size, data):
+    units, width, outputs, seed = size
+    features, weight = problem(units, width, outputs, seed)
+    gone = data.draw(st.lists(st.integers(0, units - 1), min_size=1, unique=True))
+    surgeon = Surgeon(features.T @ features, weight, width, ridge=1e-13)
+    whole = float((features @ weight.T).square().sum())
+    # In any number of operations: what one left is where the next begins.
+    cost, first = surgeon.remove(torch.tensor(gone[:1])), gone[0]
+    for unit in gone[1:]:
+        cost += surgeon.remove((surgeon.units == unit).nonzero()[0])
+    kept = columns([unit for unit in range(units) if unit not in gone], width)
+    error, best = refitted(features, weight, kept)
+    assert cost == pytest.approx(error, rel=1e-5, abs=1e-8 * whole)
+    assert surgeon.units.tolist() == sorted(set(range(units)) - set(gone))
+    torch.testing.assert_close(surgeon.weight, best, rtol=1e-4, atol=1e-6)
+    at_once = Surgeon(features.T @ features, weight, width, ridge=1e-13)
+    alone, _ = refitted(features, weight, columns(set(range(units)) - {first}, width))
+    assert at_once.costs()[first] == pytest.approx(alone, rel=1e-5, abs=1e-8 * whole)
+    assert at_once.remove(torch.tensor(gone)) == pytest.approx(cost, rel=1e-5, abs=1e-8 * whole)
+
+
+@settings(deadline=None, max_examples=40)
+@given(sizes)
+def test_units_go_in_the_order_of_exhaustive_search(size):
+    units, width, outputs, seed = size
+    features, weight = problem(units, width, outputs, seed)
+    whole = float((features @ weight.T).square().sum())
+    left, spent, highest, expected = list(range(units)), 0.0, 0.0, {}
+    while left:
+        errors = {u: refitted(features, weight, columns([v for v in left if v != u], width))[0] for u in left}
+        cheapest = min(errors, key=errors.get)
+        highest = max(highest, errors[cheapest] - spent)
+        expected[cheapest], spent = highest, errors[cheapest]
+        left.remove(cheapest)
+    found = removal_costs(features.T @ features, weight, width, ridge=1e-13)
+    assert found.tolist() == pytest.approx([expected[u] for u in range(units)], rel=1e-4, abs=1e-7 * whole)
+
+
+def test_of_two_equal_units_one_is_free():
+    features, weight = problem(5, 1, 3, 0)
+    features[:, 4] = features[:, 2]
+    found = removal_costs(features.T @ features, weight, 1, ridge=1e-9)
+    assert found.min() < 1e-6 * found.max()
+    # Alone, both would be cheap; after one of them, the other is as dear as the two together.
+    assert sorted(found.argsort().tolist()[:1])[0] in (2, 4)
+    other = 6 - int(found.argmin())
+    merged = weight.clone()
+    merged[:, 2] += merged[:, 4]
+    alone = removal_costs(features[:, :4].T @ features[:, :4], merged[:, :4], 1, ridge=1e-9)
+    assert found[other] == pytest.approx(float(alone[2]), rel=1e-4)
+
+
+def test_chunks_remove_as_many_at_a_time():
+    features, weight = problem(40, 1, 3, 1)
+    gram = features.T @ features
+    one_by_one, by_four = (removal_costs(gram, weight, 1, chunk=chunk) for chunk in (0.0, 0.1))
+    assert by_four[by_four.argsort()].tolist() == sorted(by_four.tolist())
+    first = Surgeon(gram, weight, 1, ridge=1e-4).costs().argsort()[:4]
+    assert set(by_four.argsort()[:4].tolist()) == set(first.tolist())
+    assert set(one_by_one.argsort()[:4].tolist()) != set(by_four.argsort()[:4].tolist())
+
+
+def test_sums_are_symmetric_whatever_their_blocks_and_add_up():
+    rows = torch.randn(70, 500, dtype=torch.float64)
+    whole = Gram(500, CPU)
+    for part in rows.split(13):
+        whole.add(part)
+    torch.testing.assert_close(whole.matrix, rows.T @ rows)
+
+
+def test_sensitivity_is_the_weighted_error_of_the_best_refit_with_its_bias():
+    features, weight = problem(6, 1, 4, 3, tokens=300)
+    features += 2.0
+    gradient = torch.randn(300, 4, dtype=torch.float64) * torch.tensor([3.0, 1.0, 0.1, 0.0]) * torch.rand(300, 1)
+    sums = Sensitivity(6, 4, CPU)
+    for part in range(3):
+        sums.add(features[part::3], gradient[part::3], floor=0.01)
+    found = sums.knowledge(weight, 1, 50, bias=True)
+    felt = gradient.T @ gradient / gradient.square().sum() * 4
+    felt = (1 - EVERY_WAY) * felt + EVERY_WAY * torch.eye(4)
+    token = (gradient.square().mean(1, keepdim=True) / 2 + 0.01).sqrt()
+    wide = torch.cat([features, torch.ones(300, 1)], 1) * token
+    errors = []
+    for unit in range(6):
+        kept = [u for u in range(6) if u != unit]
+        wanted = wide[:, :6] @ weight.T
+        solution = torch.linalg.lstsq(wide[:, [*kept, 6]], wanted).solution
+        wrong = wide[:, [*kept, 6]] @ solution - wanted
+        errors.append(float((wrong @ felt * wrong).sum()) / 50)
+    assert float(found.min()) == pytest.approx(min(errors), rel=1e-2)
+    assert int(found.argmin()) == errors.index(min(errors))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("kind", tiny.KIND_NAMES)
+def test_every_family_and_kind_is_pruned_after_compensation(family, kind):
+    pruned = prune(tiny.tiny_model(family, kind), BATCHES, reduction=0.6, criterion="compensated")
+    assert pruned.reduction >= 0.6
+    assert pruned.settings.refresh == 0
+    assert all(step.error_after <= step.error_before for step in pruned.steps)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_the_gradients_of_outputs_are_those_of_biases_token_by_token(family):
+    model = tiny.tiny_model(family)
+    inputs = BATCHES[0]
+    sublayers = find(model)
+    seen = {}
+    with output_gradients(
+        sublayers, lambda s, features, gradient: seen.update({s: (features.shape, gradient.sum((0, 1)))})
+    ):
+        model(**inputs).logits.square().sum().backward()
+    assert list(seen) == sublayers[::-1]
+    for sublayer, (shape, gradient) in seen.items():
+        assert shape == (*inputs["input_ids"].shape, sublayer.features)
+        if sublayer.consumer.bias is not None:
+            torch.testing.assert_close(gradient, sublayer.consumer.bias.grad)
