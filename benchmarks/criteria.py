@@ -1,136 +1,118 @@
-"""What each criterion costs in fidelity: the dense model's predictions against the pruned one's, on held-out text.
+"""What each criterion loses: metrics and fidelity to the dense model, on the same samples and test examples.
 
-    python benchmarks/criteria.py --model MODEL --data DATA --subset sst2 --column sentence --label label \
-        --reduction 0.6 --reduction 0.8 --seeds 3 --tokens 25000 --out benchmarks/results/criteria-sst2.jsonl
+    python benchmarks/criteria.py benchmarks/results/criteria.jsonl --data DATA --model sst2=MODEL --model stsb=MODEL \
+        --model squad=MODEL --model stsb-cosine=MODEL
 
-A sample is drawn from the train split by seed, the same for every criterion; figures are on the validation split. One
-JSON line per run. Divergence and agreement need no labels; accuracy (of a classifier) needs `--label`.
+A grid of `kprune compare`, so it can be stopped and goes on where it was; `kprune plot` draws it. This script runs what
+is missing, and prints a table of every case and the two ratios to `released` that matter: of points of the metric lost,
+and of knowledge lost (KL divergence; squared error of a regression; squared distance of normalised embeddings).
+`--table` prints what is there and runs nothing. Seconds are not told here, because criteria share measurements between
+reductions: `benchmarks/cost.py` has them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import click
-import torch
 import transformers
-from machine import provenance
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from kprune import prune
-from kprune.data import Row, draw, longest_input, read_rows
-from kprune.knowledge import divergence, squared_error
-from kprune.observe import forward
-from kprune.outputs import OutputKind, kind_of
-from kprune.sample import Sample, examples_of, regroup
-from kprune.settings import CRITERIA
-from kprune.store import Source, fetch
+from kprune.compare import Grid, compare, read_runs
+
+Line = dict[str, Any]
+CRITERIA = ("compensated", "fisher", "released", "paper")
+BESIDE = "released"
 
 
-@torch.no_grad()
-def predictions(model: PreTrainedModel, kind: OutputKind, sample: Sample) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Values, weights and example numbers of every row, batch by batch."""
-    read = [kind.read(forward(model, batch), batch) for batch in sample.batches]
-    return [(rows.values, rows.weights, rows.example) for rows in read]
+def lost_points(line: Line) -> float:
+    """Of the metric, in points of a hundred."""
+    return -float(line["differences"][0]["value"])
 
 
-def fidelity(kind: OutputKind, dense: list[Any], pruned: list[Any], labels: list[int] | None) -> dict[str, float]:
-    """Mean loss of knowledge per example at temperature 1, agreement of the most likely classes, accuracy."""
-    lost, agree, right, rows, examples = 0.0, 0.0, 0.0, 0, set()
-    for (expected, weights, numbers), (values, _, _) in zip(dense, pruned, strict=True):
-        loss = (
-            divergence(values, expected, weights, 1.0)
-            if kind.is_distribution
-            else squared_error(values, expected, weights)
-        )
-        lost += float(loss.sum())
-        agree += float((values.argmax(-1) == expected.argmax(-1)).sum())
-        rows += len(values)
-        examples |= set(numbers.tolist())
-        if labels is not None:
-            right += float((values.argmax(-1) == torch.tensor([labels[n] for n in numbers.tolist()])).sum())
-    figures = {"lost": lost / len(examples)}
-    if kind.is_distribution:
-        figures["agreement"] = 100 * agree / rows
-    if labels is not None:
-        figures["accuracy"] = 100 * right / len(examples)
-    return figures
+def lost_knowledge(line: Line) -> float:
+    figures = {figure["name"]: float(figure["value"]) for figure in line["fidelity"]}
+    if "cosine" in figures:  # ‖a − b‖² of vectors of length 1
+        return 2.0 - figures["cosine"] / 50.0
+    return figures.get("divergence", figures.get("squared-error", float("nan")))
 
 
-def held_out(
-    source: Source, model: PreTrainedModel, tokenizer: Any, rows: list[Row], labels: list[int] | None, limit: int
-) -> tuple[Sample, list[int] | None]:
-    """The first `limit` rows of the validation split, as a sample."""
-    length = min(longest_input(tokenizer, model.config), source.max_length or 10**9)
-    chosen = rows[:limit]
-    encoded = [tokenizer(*row, truncation=True, max_length=length, return_tensors="pt") for row in chosen]
-    sample = regroup(examples_of(encoded), tokens=4096, pad_id=model.config.pad_token_id, device=model.device)
-    return sample, labels[:limit] if labels else None
+def criterion(line: Line) -> str:
+    return str(line["settings"]["criterion"])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and 95 % interval of the mean over seeds, by Student's t."""
+    if len(values) < 2:
+        return f"{mean(values):.3f}"
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return f"{mean(values):.3f} ± {half:.3f}"
+
+
+def ratio(lines: Sequence[Line], name: str, value: Callable[[Line], float]) -> float:
+    """A criterion's mean loss over that of `released`, on the cases that both have."""
+    cases = {name: {(line["task"], line["seed"]): value(line) for line in lines if criterion(line) == name}}
+    cases[BESIDE] = {(line["task"], line["seed"]): value(line) for line in lines if criterion(line) == BESIDE}
+    shared = sorted(set(cases[name]) & set(cases[BESIDE]))
+    return mean(cases[name][case] for case in shared) / mean(cases[BESIDE][case] for case in shared)
+
+
+def show(lines: Sequence[Line]) -> None:
+    """Tables in Markdown."""
+    click.echo("| task | removed | criterion | runs | points lost | knowledge lost |\n|---|---|---|---|---|---|")
+    for task, reduction in sorted({(line["task"], line["reduction"]) for line in lines}):
+        for name in CRITERIA:
+            runs = [
+                line for line in lines if (line["task"], line["reduction"], criterion(line)) == (task, reduction, name)
+            ]
+            if runs:
+                points, knowledge = (spread([value(run) for run in runs]) for value in (lost_points, lost_knowledge))
+                click.echo(f"| {task} | {reduction:.0%} | {name} | {len(runs)} | {points} | {knowledge} |")
+    click.echo(f"\n| removed | criterion | points lost, over {BESIDE}'s | knowledge lost, mean of tasks' ratios |")
+    click.echo("|---|---|---|---|")
+    for reduction in sorted({line["reduction"] for line in lines}):
+        chosen = [line for line in lines if line["reduction"] == reduction]
+        beside = {line["task"] for line in chosen if criterion(line) == BESIDE}
+        for name in CRITERIA:
+            tasks = sorted(beside & {line["task"] for line in chosen if criterion(line) == name})
+            if tasks:
+                of_tasks = [[line for line in chosen if line["task"] == task] for task in tasks]
+                of_knowledge = mean(ratio(of_task, name, lost_knowledge) for of_task in of_tasks)
+                of_points = ratio([line for of_task in of_tasks for line in of_task], name, lost_points)
+                click.echo(f"| {reduction:.0%} | {name} | {of_points:.2f} | {of_knowledge:.2f} |")
 
 
 @click.command()
-@click.option("--model", "name", required=True)
-@click.option("--data", required=True)
-@click.option("--subset")
-@click.option("--column", "columns", multiple=True)
-@click.option("--label")
-@click.option("--validation", default="validation", show_default=True)
-@click.option("--limit", default=2000, show_default=True, help="Validation rows.")
-@click.option("--criterion", "criteria", multiple=True, default=list(CRITERIA), show_default=True)
-@click.option("--rep-weight", "rep_weights", multiple=True, type=float, help="Several are tried one by one.")
-@click.option("--head-weight", type=float)
-@click.option("--reduction", "reductions", multiple=True, type=float, required=True)
-@click.option("--seeds", default=3, show_default=True)
-@click.option("--tokens", default=25_000, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path))
-def main(name: str, data: str, subset: str | None, columns: tuple[str, ...], label: str | None, **options: Any) -> None:
-    """Prune one model by several criteria and print what each lost."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    source = Source(fetch(name))
-    model, tokenizer = source.load().float(), source.load_tokenizer()
-    kind = kind_of(model, pooling=source.pooling)
-    train = read_rows(data, columns, subset=subset)
-    rows = read_rows(data, columns, subset=subset, split=options["validation"])
-    labels = None
-    if label:
-        import datasets
-
-        labels = datasets.load_dataset(data, subset, split=options["validation"])[label]
-        if len(labels) != len(rows):
-            raise click.ClickException("some validation rows are blank, so labels cannot be told apart; clean the data")
-    sample, labels = held_out(source, model, tokenizer, rows, labels, options["limit"])
-    dense = predictions(model, kind, sample)
-    report = {"dense": fidelity(kind, dense, dense, labels)}
-    click.echo(json.dumps(report))
-    for seed in range(options["seeds"]):
-        length = min(longest_input(tokenizer, model.config), source.max_length or 10**9)
-        batches = draw(train, tokenizer, tokens=options["tokens"], max_length=length, seed=seed)
-        for reduction in options["reductions"]:
-            for criterion in options["criteria"]:
-                for rep_weight in options["rep_weights"] or (None,):
-                    pruned = prune(
-                        model,
-                        batches,
-                        reduction=reduction,
-                        criterion=criterion,
-                        rep_weight=rep_weight,
-                        head_weight=options["head_weight"],
-                        pooling=source.pooling,
-                        seed=seed,
-                    )
-                    figures = fidelity(kind, dense, predictions(pruned.model, kind, sample), labels)
-                    kept = [len(step.kept) for step in pruned.steps]
-                    line = {**asdict(pruned.settings), "tokens": pruned.tokens, **figures, "kept": kept}
-                    line["seconds"] = round(pruned.seconds, 1)
-                    click.echo(json.dumps(line))
-                    if options["out"]:
-                        with options["out"].open("a") as file:
-                            file.write(json.dumps({**line, "model": source.folder.name, **provenance()}) + "\n")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--model", "models", multiple=True, metavar="TASK=MODEL")
+@click.option("--data", help="Folder with the data sets.  [default: the hub]")
+@click.option("--criterion", "criteria", multiple=True, default=CRITERIA, show_default=True)
+@click.option("--reduction", "reductions", multiple=True, type=float, default=(0.8, 0.6, 0.9), show_default=True)
+@click.option("--seed", "seeds", multiple=True, type=int, default=(0, 1, 2), show_default=True)
+@click.option("--tokens", default=10_000, show_default=True)
+@click.option("--limit", default=1_000, show_default=True, help="Test examples, evenly spread.")
+@click.option("--table", "is_told", is_flag=True, help="Only print what is there.")
+def main(results: Path, models: tuple[str, ...], is_told: bool, **options: Any) -> None:
+    """Prune models by several criteria and print what each lost."""
+    if not is_told:
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        grid = Grid(
+            models={task: model for task, _, model in (each.partition("=") for each in models)},
+            methods=tuple(f"kprune criterion={name}" for name in options["criteria"]),
+            reductions=options["reductions"],
+            seeds=options["seeds"],
+            tokens=options["tokens"],
+            data=options["data"],
+            limit=options["limit"],
+        )
+        compare(grid, results, finished=lambda line: click.echo(json.dumps(line)[:160]))
+    show([line for line in read_runs(results) if "error" not in line])
 
 
 if __name__ == "__main__":

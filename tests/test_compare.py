@@ -164,9 +164,12 @@ def test_plots_and_tables_come_from_the_file(place, clean, tmp_path):
         lines += [{**line, "seed": seed} for line in clean]
     for weight in (0.0, 0.001):
         lines += [{**clean[0], "method": f"kprune rep_weight={weight}"}]
+    for criterion in ("fisher", "released"):
+        lines += [{**clean[0], "method": f"kprune criterion={criterion}"}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     written = plot(path, tmp_path / "pictures", "svg")
-    assert [file.name for file in written] == ["reduction.svg", "time.svg", "sensitivity-rep_weight.svg", "tables.md"]
+    pictures = ["reduction", "time", "criteria", "kept", "sensitivity-rep_weight"]
+    assert [file.name for file in written] == [*(f"{name}.svg" for name in pictures), "tables.md"]
     assert all(file.stat().st_size > 500 for file in written)
     tables = written[-1].read_text()
     value = clean[0]["figures"][0]["value"]
@@ -174,7 +177,7 @@ def test_plots_and_tables_come_from_the_file(place, clean, tmp_path):
     assert f"| sst2 | 30% | kprune | accuracy {value:.2f} ± 0.00 (dense {dense:.2f}) | 3 |" in tables
     assert "K-prune without one of its ideas." in tables
     result = kprune("plot", path, tmp_path / "png", "--json")
-    assert [Path(name).suffix for name in json.loads(result.stdout)] == [".png", ".png", ".png", ".md"]
+    assert [Path(name).suffix for name in json.loads(result.stdout)] == [".png"] * len(pictures) + [".md"]
     (tmp_path / "empty.jsonl").write_text("")
     assert "no finished run to draw" in kprune("plot", tmp_path / "empty.jsonl", tmp_path / "x").stderr
 

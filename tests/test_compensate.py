@@ -1,19 +1,28 @@
 """What removal costs after compensation, against least squares that are solved in full."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kprune import prune
+from kprune import Pruner, prune
 from kprune.compensate import EVERY_WAY, Sensitivity, Surgeon, removal_costs
 from kprune.gram import Gram
-from kprune.observe import output_gradients
+from kprune.observe import advance, forward, output_gradients
+from kprune.streams import Streams, best_fit
 from kprune.sublayer import find
 
 CPU = torch.device("cpu")
 BATCHES = tiny.batched(tiny.texts(64))
+
+
+def first_of(batch):
+    first = torch.zeros_like(batch.mask)
+    first[:, 0] = True
+    return first
 
 
 def problem(units, width, outputs, seed, tokens=200):
@@ -117,7 +126,8 @@ def test_sensitivity_is_the_weighted_error_of_the_best_refit_with_its_bias():
     gradient = torch.randn(300, 4, dtype=torch.float64) * torch.tensor([3.0, 1.0, 0.1, 0.0]) * torch.rand(300, 1)
     sums = Sensitivity(6, 4, CPU)
     for part in range(3):
-        sums.add(features[part::3], gradient[part::3], floor=0.01)
+        felt = sums.add(features[part::3], gradient[part::3], floor=0.01)
+        torch.testing.assert_close(felt, gradient[part::3].square().sum(1) / 8)
     found = sums.knowledge(weight, 1, 50, bias=True)
     felt = gradient.T @ gradient / gradient.square().sum() * 4
     felt = (1 - EVERY_WAY) * felt + EVERY_WAY * torch.eye(4)
@@ -158,3 +168,39 @@ def test_the_gradients_of_outputs_are_those_of_biases_token_by_token(family):
         assert shape == (*inputs["input_ids"].shape, sublayer.features)
         if sublayer.consumer.bias is not None:
             torch.testing.assert_close(gradient, sublayer.consumer.bias.grad)
+
+
+def test_the_refit_is_best_where_the_predictions_feel_it():
+    """A classifier reads the first token: the top FFN is fitted to it, and to the others as far as they count."""
+    model = tiny.tiny_model()
+    pruner = Pruner(model, BATCHES, criterion="compensated")
+    draft = pruner.draft(replace(pruner.settings, reduction=0.6))
+    top = draft.sublayers[-1]
+    streams = Streams(pruner.teacher, draft.student, pruner.sample)
+    found = pruner._measure(draft.student, draft.sublayers, draft.costs, streams, lambda: None)[-1]
+    batches = pruner.sample.batches
+    is_first = torch.cat([batch.real(first_of(batch)[..., None])[:, 0] for batch in batches])
+    weights = torch.cat(found.token_weights)
+    assert (weights[~is_first] == 1.0).all()  # no other token reaches the output from there
+    assert (weights[is_first] > 1.0).all()
+    assert float(weights.mean()) == pytest.approx(2.0)
+
+    def error(token_weights):
+        student = pruner.draft(replace(pruner.settings, reduction=0.6)).student
+        target = find(student)[-1]
+        streams = Streams(pruner.teacher, student, pruner.sample)
+        streams.move_to(target)
+        keep = torch.arange(target.units) < target.units // 8
+        streams.remove(target, keep, best_fit(1e-6), token_weights=token_weights)
+        wrong = []
+        for number, batch in enumerate(batches):
+            ours = forward(
+                student,
+                batch,
+                start=top.index + 1,
+                stream=advance(student, batch, top.index, streams.student[number], past_attention=True),
+            )
+            wrong.append(ours.logits - pruner.references[number].values)
+        return float(torch.cat(wrong).square().mean())
+
+    assert error(found.token_weights) < error(None)

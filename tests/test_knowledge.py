@@ -14,7 +14,7 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
-from kprune.measure import RELEASED_GROUP, References, scores
+from kprune.measure import RELEASED_GROUP, References, measure
 from kprune.observe import embed, masked
 from kprune.outputs import kind_of
 from kprune.settings import settings_for
@@ -33,7 +33,9 @@ def measured(student, teacher, kind, sample, chosen):
     streams = [embed(student, batch).detach() for batch in sample.batches]
     sublayers = [s for s in find(student) if s.units]
     student = student.requires_grad_(False)
-    return scores(student, sublayers, [1.0] * len(sublayers), streams, References(teacher, kind, sample), chosen)
+    references = References(teacher, kind, sample)
+    found = measure(student, sublayers, [1.0] * len(sublayers), streams, references, chosen)
+    return [each.scores for each in found]
 
 
 def a_little_pruned(family="bert", kind="classification"):
@@ -237,8 +239,8 @@ def test_flops_per_unit_divides_scores():
     chosen = settings("fisher", head_weight=3.0)
     references = References(teacher, kind, sample)
     student.requires_grad_(False)
-    plain = scores(student, sublayers, [1.0] * len(costs), streams, references, settings("fisher"))
-    scaled = scores(student, sublayers, costs, streams, references, chosen)
+    plain = measure(student, sublayers, [1.0] * len(costs), streams, references, settings("fisher"))
+    scaled = measure(student, sublayers, costs, streams, references, chosen)
     for sublayer, cost, before, after in zip(sublayers, costs, plain, scaled, strict=True):
         weight = 3.0 if sublayer.kind == "attention" else 1.0
-        torch.testing.assert_close(after, weight * before / cost)
+        torch.testing.assert_close(after.scores, weight * before.scores / cost)

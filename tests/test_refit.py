@@ -35,6 +35,16 @@ def test_the_solution_is_that_of_lstsq_on_the_whole_problem(size, bias, parts):
     assert sums.error(solution) == pytest.approx(float(residual), rel=1e-6)
 
 
+def test_weights_count_like_repetitions():
+    p, q = problem(60, 4, 3, 7)
+    weights = torch.randint(0, 4, (60,))
+    weighted, repeated = LeastSquares(4, 3, CPU), LeastSquares(4, 3, CPU)
+    weighted.add(p, q, weights)
+    repeated.add(p.repeat_interleave(weights, 0), q.repeat_interleave(weights, 0))
+    torch.testing.assert_close(weighted.solve(1e-6), repeated.solve(1e-6))
+    assert weighted.error(weighted.solve(0.1)) == pytest.approx(repeated.error(repeated.solve(0.1)))
+
+
 def test_without_features_the_bias_is_the_mean():
     _, q = problem(50, 1, 3, 0)
     sums = LeastSquares(0, 3, CPU)

@@ -230,6 +230,7 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             **asdict(cell),
             **result.as_json(),
             "settings": asdict(pruned.settings),
+            "units": [step.units for step in pruned.steps],
             "kept": [len(step.kept) for step in pruned.steps],
             "flops": list(pruned.flops),
             "parameters": list(pruned.parameters),

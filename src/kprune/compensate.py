@@ -17,7 +17,7 @@ RIDGE = 1e-4
 """Of the mean diagonal, added to a Gram matrix before it is inverted."""
 CHUNK = 0.02
 """The share of a sublayer's units that is removed at a time, one unit at the least."""
-EVERY_WAY = 0.1
+EVERY_WAY = 0.02
 """The part of A that feels all directions alike."""
 
 
@@ -28,15 +28,17 @@ class Sensitivity:
         self.gram = Gram(features + 1, device, torch.float32)
         self.directions = Gram(outputs, device, torch.float32)
 
-    def add(self, features: Tensor, gradient: Tensor, *, floor: float) -> None:
+    def add(self, features: Tensor, gradient: Tensor, *, floor: float) -> Tensor:
         """Add tokens: their features, (tokens, features), and the gradient g of the output there, (tokens, d).
 
-        `floor` is added to every token's mean weight per direction, w_t / d: what a token is worth that the
-        predictions do not feel.
+        Returns how much the predictions feel of each, ½ ‖g_t‖² / d; (tokens,). `floor` is added to that: what a token
+        is worth that they do not feel.
         """
-        weights = gradient.square().mean(1, keepdim=True) / 2.0 + floor
+        felt = gradient.square().mean(1) / 2.0
+        weights = felt[:, None] + floor
         self.gram.add(torch.cat([features, torch.ones_like(weights)], 1) * weights.sqrt())
         self.directions.add(gradient)
+        return felt
 
     def knowledge(self, weight: Tensor, width: int, examples: int, *, bias: bool) -> Tensor:
         """Nats (or squared error) per example that each unit keeps; `weight` is the consumer's, (d, features)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,7 +68,17 @@ class References:
         return self.kind.read(forward(self.teacher, batch, start=top, stream=self._streams[number]), batch)
 
 
-def scores(
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one sublayer's units."""
+
+    scores: Tensor
+    """Importance per FLOP, a number per unit (Equation 9)."""
+    token_weights: list[Tensor] | None = None
+    """How much a change of the output counts at each real token, batch by batch; None: the same everywhere."""
+
+
+def measure(
     student: PreTrainedModel,
     sublayers: Sequence[Sublayer],
     costs: Sequence[float],
@@ -77,19 +88,20 @@ def scores(
     *,
     is_teacher: bool = False,
     tick: Callable[[], None] = lambda: None,
-) -> list[Tensor]:
-    """Importance per FLOP of every unit in `sublayers`, a vector each (Equation 9).
+) -> list[Measured]:
+    """The knowledge of every unit in `sublayers`.
 
     `streams` are the student's at the lowest sublayer, a tensor per batch; `tick` is called after each.
     While the student is still the teacher's equal (`is_teacher`), the references are taken from its own pass.
     """
     sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
+    felt: dict[Sublayer, list[Tensor]] = {sublayer: [] for sublayer in sublayers}
     hooks = output_gradients if CRITERIA[settings.criterion].is_compensated else gradients
     for number, batch in enumerate(sample.batches):
 
         def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
-            _add(sums[sublayer], features, gradient, batch, settings)
+            felt[sublayer] += _add(sums[sublayer], features, gradient, batch, settings)
 
         with torch.enable_grad(), hooks(sublayers, feel):
             outputs, top = forward_and_top(
@@ -100,7 +112,7 @@ def scores(
             objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
         tick()
     return [
-        _score(sublayer, sums.pop(sublayer), cost, sample, kind, settings)
+        Measured(_score(sublayer, sums.pop(sublayer), cost, sample, kind, settings), _token_weights(felt[sublayer]))
         for sublayer, cost in zip(sublayers, costs, strict=True)
     ]
 
@@ -145,14 +157,27 @@ def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge |
     return Knowledge(sublayer.units, sublayer.width, device)
 
 
-def _add(sums: Knowledge | Sensitivity, features: Tensor, gradient: Tensor, batch: Batch, settings: Settings) -> None:
-    """Add what a backward pass brought: the gradient is the features', or the output's after compensation."""
+def _add(
+    sums: Knowledge | Sensitivity, features: Tensor, gradient: Tensor, batch: Batch, settings: Settings
+) -> list[Tensor]:
+    """Add what a backward pass brought: the gradient is the features', or the output's after compensation.
+
+    Returns how much is felt of each token, if that is known.
+    """
     if isinstance(sums, Sensitivity):
-        sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
-        return
+        return [sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)]
     sums.add_gradient((features * gradient).sum(1), batch.example)
     if settings.rep_weight:
         sums.add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
+    return []
+
+
+def _token_weights(felt: list[Tensor]) -> list[Tensor] | None:
+    """A token that is felt as much as the mean counts twice as much as one that is not felt at all."""
+    if not felt:
+        return None
+    mean = torch.cat(felt).mean()
+    return [1.0 + values / mean if mean > 0 else torch.ones_like(values) for values in felt]
 
 
 def _score(

@@ -43,6 +43,8 @@ def plot(path: Path, folder: Path, ending: str = "png") -> list[Path]:
     drawn = [
         ("reduction", draw_reduction, _whole_methods(lines)),
         ("time", draw_time, _whole_methods(lines)),
+        ("criteria", draw_reduction, _sweep(lines, "criterion")),
+        ("kept", draw_kept, [line for line in lines if line.get("units")]),
         *((f"sensitivity-{knob}", _sensitivity(knob), _sweep(lines, knob)) for knob in SWEPT),
     ]
     written = []
@@ -102,7 +104,14 @@ def dense(line: Line) -> float:
     return float(line["against"][0]["value"])
 
 
-def _panels(lines: Sequence[Line], path: Path, draw: Callable[[Any, str, list[Line]], None], columns: int = 3) -> None:
+def _panels(
+    lines: Sequence[Line],
+    path: Path,
+    draw: Callable[[Any, str, list[Line]], None],
+    *,
+    columns: int = 3,
+    has_legend: bool = True,
+) -> None:
     """A panel per task."""
     from matplotlib.figure import Figure
 
@@ -112,12 +121,15 @@ def _panels(lines: Sequence[Line], path: Path, draw: Callable[[Any, str, list[Li
     figure = Figure(figsize=(4.2 * wide, 3.6 * rows + 0.5), layout="constrained")
     axes = list(figure.subplots(rows, wide, squeeze=False).flat)
     for panel, task in zip(axes, tasks, strict=False):
-        draw(panel, task, [line for line in lines if line["task"] == task])
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.3)
+        draw(panel, task, [line for line in lines if line["task"] == task])
     for panel in axes[len(tasks) :]:
         panel.set_visible(False)
     handles: dict[str, Any] = {}
+    if not has_legend:
+        figure.savefig(path, dpi=130, metadata=BARE[path.suffix])
+        return
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -164,6 +176,31 @@ def draw_time(lines: Sequence[Line], path: Path) -> None:
         axes.set_title(f"{task}, {at:.0%} removed")
 
     _panels(lines, path, panel)
+
+
+def draw_kept(lines: Sequence[Line], path: Path) -> None:
+    """The share of its units that each sublayer kept, at the largest reduction: a row per method, bottom to top."""
+
+    def panel(axes: Any, task: str, chosen: list[Line]) -> None:
+        at = max(line["reduction"] for line in chosen)
+        methods = by_method(line for line in chosen if line["reduction"] == at)
+        shares = [[mean(of) for of in zip(*map(_shares_kept, runs), strict=True)] for runs in methods.values()]
+        axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+        for row, of_method in enumerate(shares):
+            for column, share in enumerate(of_method):
+                colour = "white" if share < 0.6 else "black"
+                axes.text(column, row, f"{100 * share:.0f}", color=colour, ha="center", va="center", fontsize=6)
+        axes.set_yticks(range(len(methods)), [name.replace("kprune ", "") for name in methods], fontsize=8)
+        axes.set_xticks(range(len(shares[0])), ["heads" if n % 2 == 0 else "FFN" for n in range(len(shares[0]))])
+        axes.tick_params(axis="x", rotation=90, labelsize=7)
+        axes.set_title(f"{task}, {at:.0%} removed: % of units kept", fontsize=10)
+        axes.grid(visible=False)
+
+    _panels(lines, path, panel, columns=2, has_legend=False)
+
+
+def _shares_kept(line: Line) -> list[float]:
+    return [kept / units for kept, units in zip(line["kept"], line["units"], strict=True)]
 
 
 def _sensitivity(knob: str) -> Callable[[Sequence[Line], Path], None]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from kprune.budget import Budget, budget_named, total_flops
 from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
-from kprune.measure import References, scores
+from kprune.measure import Measured, References, measure
 from kprune.outputs import OutputKind, kind_of
 from kprune.pruned import Clock, Progress, Pruned, Step
 from kprune.record import describe, record_of
@@ -87,6 +87,16 @@ def prune(
         refresh=refresh,
     )
     return pruner.prune(reduction, progress=progress)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to become of a sublayer."""
+
+    keep: Tensor
+    """True at the units that stay."""
+    token_weights: list[Tensor] | None = None
+    """How much each real token counts in the refit, batch by batch; None: all the same."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +177,7 @@ class Pruner:
         _require_enough(self.sample, sublayers, ridge)
         self.teacher = _teacher_of(model)
         self.references = References(self.teacher, kind, self.sample)
-        self._first_scores: list[Tensor] | None = None
+        self._first: list[Measured] | None = None
 
     def with_settings(self, **changes: Any) -> Pruner:
         """The same model and sample, and the teacher's predictions with them, with other settings.
@@ -181,7 +191,7 @@ class Pruner:
             own = {"rep_weight": row.rep_weight, "head_weight": row.head_weight or width, "refresh": row.refresh}
             changes = {**own, **changes}
         other.settings = replace(self.settings, **changes)
-        other._first_scores = None
+        other._first = None
         return other
 
     def prune(self, reduction: float, *, progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
@@ -191,7 +201,7 @@ class Pruner:
         clock = Clock(due, len(self.sample.batches), progress)
         streams = Streams(self.teacher, draft.student, self.sample)
         budget, fit = draft.budget, best_fit(self.settings.ridge) if self.settings.refit else leave
-        plan: list[Tensor] = []  # masks of the sublayers from the target on, by the last measurement
+        plan: list[Choice] = []  # for the sublayers from the target on, by the last measurement
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
             clock.start(i, target)
@@ -199,10 +209,10 @@ class Pruner:
             streams.move_to(target)
             if due[i]:
                 plan = self._plan(draft, i, budget, streams, clock.measured)
-            keep = plan.pop(0)
-            before, after = streams.remove(target, keep, fit, clock.refitted)
+            choice = plan.pop(0)
+            before, after = streams.remove(target, choice.keep, fit, clock.refitted, choice.token_weights)
             budget -= float(draft.prices[i][target.units])
-            kept = tuple(keep.nonzero().squeeze(1).tolist())
+            kept = tuple(choice.keep.nonzero().squeeze(1).tolist())
             steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
         return self.finish(draft, steps)
 
@@ -216,7 +226,7 @@ class Pruner:
         """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""
         draft = self.draft(replace(self.settings, reduction=reduction))
         streams = Streams(self.teacher, draft.student, self.sample)
-        return [int(keep.sum()) for keep in self._plan(draft, 0, draft.budget, streams, lambda: None)]
+        return [int(choice.keep.sum()) for choice in self._plan(draft, 0, draft.budget, streams, lambda: None)]
 
     def draft(self, settings: Settings) -> Draft:
         """A copy of the model to work on, and what it may keep."""
@@ -249,30 +259,33 @@ class Pruner:
 
     def _plan(
         self, draft: Draft, number: int, budget: float, streams: Streams, tick: Callable[[], None]
-    ) -> list[Tensor]:
-        """Masks of the units that stay, by what is known now, for the sublayers from `number` on."""
+    ) -> list[Choice]:
+        """What stays, by what is known now, of the sublayers from `number` on."""
         sublayers, prices, costs = draft.sublayers[number:], draft.prices[number:], draft.costs[number:]
         if sum(float(price[-1]) for price in prices) <= budget:
-            return [torch.ones(sublayer.units, dtype=torch.bool) for sublayer in sublayers]
-        found = self._first_scores if number == 0 else None
+            return [Choice(torch.ones(sublayer.units, dtype=torch.bool)) for sublayer in sublayers]
+        found = self._first if number == 0 else None
         if found is None:
-            found = self._scores(draft.student, sublayers, costs, streams, tick)
+            found = self._measure(draft.student, sublayers, costs, streams, tick)
         if number == 0:
-            self._first_scores = found
+            self._first = found
+        scores = [each.scores for each in found]
         if self.settings.search == "uniform":
-            return [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in found]
-        return search_groups(found, prices, group_sizes(sublayers, draft.settings), budget)
+            masks = [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in scores]
+        else:
+            masks = search_groups(scores, prices, group_sizes(sublayers, draft.settings), budget)
+        return [Choice(keep, each.token_weights) for keep, each in zip(masks, found, strict=True)]
 
-    def _scores(
+    def _measure(
         self,
         student: PreTrainedModel,
         sublayers: Sequence[Sublayer],
         costs: Sequence[float],
         streams: Streams,
         tick: Callable[[], None],
-    ) -> list[Tensor]:
-        """Scores of the units in the sublayers that are left to prune."""
-        found = scores(
+    ) -> list[Measured]:
+        """Knowledge of the units in the sublayers that are left to prune."""
+        found = measure(
             student,
             sublayers,
             costs,
@@ -282,7 +295,7 @@ class Pruner:
             is_teacher=streams.are_equal,
             tick=tick,
         )
-        _require_knowledge(found, self.settings)
+        _require_knowledge([each.scores for each in found], self.settings)
         return found
 
 

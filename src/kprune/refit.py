@@ -9,7 +9,7 @@ from kprune.gram import Gram
 
 
 class LeastSquares:
-    """min ‖P W − Q‖² over everything added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64.
+    """min ‖P W − Q‖² over everything added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64; tokens may have weights.
 
     P (tokens × features) are a student's kept features and Q (tokens × d) what its stream lacks. Memory is features²,
     whatever the number of tokens, and sums of two parts of a sample add up to the sums of the whole. A last column of
@@ -21,11 +21,14 @@ class LeastSquares:
         self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
         self.energy = torch.zeros((), dtype=torch.float64, device=device)
 
-    def add(self, p: Tensor, q: Tensor) -> None:
-        """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d)."""
+    def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
+        """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d), the `weights` of errors, (tokens,)."""
         wide = p.new_ones(len(p), len(self.cross), dtype=torch.float64)
         wide[:, :-1] = p
         q = q.double()
+        if weights is not None:
+            roots = weights.double().sqrt()[:, None]
+            wide, q = wide * roots, q * roots
         self._gram.add(wide)
         self.cross.addmm_(wide.T, q)
         self.energy += q.square().sum()

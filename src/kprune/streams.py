@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -85,18 +85,24 @@ class Streams:
 
     @torch.no_grad()
     def remove(
-        self, target: Sublayer, keep: Tensor, fit: Fit, tick: Callable[[], None] = lambda: None
+        self,
+        target: Sublayer,
+        keep: Tensor,
+        fit: Fit,
+        tick: Callable[[], None] = lambda: None,
+        token_weights: Sequence[Tensor] | None = None,
     ) -> tuple[float, float]:
         """Take the other units out of the target, and fit its consumer to the teacher's stream (Equations 10, 11).
 
-        Returns ‖T − S‖² / ‖T‖² of the stream after the target, before and after the refit. A target that keeps all
+        Returns ‖T − S‖² / ‖T‖² of the stream after the target, before and after the refit, both by `token_weights` (one
+        tensor per batch) where there are any. A target that keeps all
         its units is refitted too, to make up for the error below it, unless there is none.
         """
         self.are_equal = self.are_equal and bool(keep.all())
         if self.are_equal:
             return 0.0, 0.0
         shrink(target, keep)
-        problem, scale = self._problem(target, tick)
+        problem, scale = self._problem(target, tick, token_weights)
         weight, bias = target.consumer.weight, target.consumer.bias
         removed = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
         fitted = fit(target, problem, removed)
@@ -109,17 +115,21 @@ class Streams:
             bias.add_(fitted[-1])
         return problem.error(removed) / scale, problem.error(fitted) / scale
 
-    def _problem(self, target: Sublayer, tick: Callable[[], None]) -> tuple[LeastSquares, float]:
+    def _problem(
+        self, target: Sublayer, tick: Callable[[], None], token_weights: Sequence[Tensor] | None
+    ) -> tuple[LeastSquares, float]:
         """P, the student's features, against Q = X_T + Sub_T(X_T) − X_S − bias; and ‖X_T + Sub_T(X_T)‖²."""
         bias = target.consumer.bias
         problem = LeastSquares(target.features, target.consumer.out_features, self.student[0].device)
         scale = 0.0
         for number, batch in enumerate(self.sample.batches):
             wanted = self._stream_wanted(target, number)
-            scale += float(wanted.double().square().sum())
+            weights = None if token_weights is None else token_weights[number]
+            of_tokens = wanted.double().square().sum(1)
+            scale += float((of_tokens if weights is None else of_tokens * weights).sum())
             own = watch(self._student_model, target, batch, self.student[number])
             lacking = wanted - own.stream
-            problem.add(own.features, lacking if bias is None else lacking - bias)
+            problem.add(own.features, lacking if bias is None else lacking - bias, weights)
             tick()
         self._teacher_at = target.index + 1
         return problem, scale
