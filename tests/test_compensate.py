@@ -59,7 +59,7 @@ def test_the_cost_of_a_set_is_the_error_that_the_best_refit_leaves(size, data):
     # In any number of operations: what one left is where the next begins.
     cost, first = surgeon.remove(torch.tensor(gone[:1])), gone[0]
     for unit in gone[1:]:
-        cost += surgeon.remove((surgeon.units == unit).nonzero()[0])
+        cost += surgeon.remove(torch.tensor([unit]))
     kept = columns([unit for unit in range(units) if unit not in gone], width)
     error, best = refitted(features, weight, kept)
     assert cost == pytest.approx(error, rel=1e-5, abs=1e-8 * whole)

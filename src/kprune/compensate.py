@@ -17,6 +17,8 @@ RIDGE = 1e-4
 """Of the mean diagonal, added to a Gram matrix before it is inverted."""
 CHUNK = 0.02
 """The share of a sublayer's units that is removed at a time, one unit at the least."""
+CUT = 0.8
+"""Removed units are cut off once no more than this share is left since the last cut."""
 EVERY_WAY = 0.02
 """The part of A that feels all directions alike."""
 
@@ -68,9 +70,10 @@ def removal_costs(gram: Tensor, weight: Tensor, width: int, *, chunk: float = CH
     highest = found.new_zeros(())
     while len(surgeon.units):
         costs = surgeon.costs()
-        gone = torch.argsort(costs, stable=True)[:at_a_time]
-        found[surgeon.units[gone]] = torch.maximum(costs[gone], highest)
-        highest = torch.maximum(highest, costs[gone].max())
+        cheapest = torch.argsort(costs, stable=True)[:at_a_time]
+        gone = surgeon.units[cheapest]
+        found[gone] = torch.maximum(costs[cheapest], highest)
+        highest = torch.maximum(highest, costs[cheapest].max())
         surgeon.remove(gone)
     return found
 
@@ -79,42 +82,60 @@ class Surgeon:
     """Weights in the making: units are taken out of them, and what is left is always the best fit to what there was.
 
     The optimal brain surgeon's algebra. With H = G⁻¹, taking out the features S costs tr(W_S (H_SS)⁻¹ W_Sᵀ), the rest
-    becomes W − W_S (H_SS)⁻¹ H_S, and the inverse of what is left of G is H − H_Sᵀ (H_SS)⁻¹ H_S.
+    becomes W − W_S (H_SS)⁻¹ H_S, and the inverse of what is left of G is H − H_Sᵀ (H_SS)⁻¹ H_S. Rows and columns of S
+    are zero then; they are cut off once they are many, because each cut is a copy.
     """
 
     def __init__(self, gram: Tensor, weight: Tensor, width: int, *, ridge: float) -> None:
-        lifted = gram.double()
-        lifted = lifted + torch.eye(len(lifted), dtype=torch.float64, device=gram.device) * max(
-            ridge * float(lifted.diagonal().mean()), torch.finfo(torch.float32).tiny
-        )
-        self.inverse = torch.cholesky_inverse(torch.linalg.cholesky(lifted))
-        self.weight = weight.double()
-        self.width = width
-        self.units = torch.arange(len(gram) // width, device=gram.device)
+        lifted = gram.double().clone()
+        lifted.diagonal().add_(max(ridge * float(lifted.diagonal().mean()), torch.finfo(torch.float32).tiny))
+        self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(lifted)).contiguous()
+        self._weight = weight.double().clone()
+        self._width = width
+        self._units = torch.arange(len(gram) // width, device=gram.device)
+        self._is_left = torch.ones_like(self._units, dtype=torch.bool)
+
+    @property
+    def units(self) -> Tensor:
         """Numbers of the units that are left."""
+        return self._units[self._is_left]
+
+    @property
+    def weight(self) -> Tensor:
+        """(outputs, features left)"""
+        return self._weight[:, self._columns(self._is_left)]
 
     def costs(self) -> Tensor:
         """What the removal of each unit that is left would cost, alone; (units left,)."""
-        size, width = len(self.units), self.width
-        blocks = self.inverse.view(size, width, size, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-        by_unit = self.weight.view(-1, size, width).transpose(0, 1)  # (units, outputs, width)
+        size, width = len(self._units), self._width
+        blocks = self._inverse.view(size, width, size, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)[self._is_left]
         if width == 1:
-            return by_unit.square().sum((1, 2)) / blocks[:, 0, 0]
+            return self._weight.square().sum(0)[self._is_left] / blocks[:, 0, 0]
+        by_unit = self._weight.view(-1, size, width).transpose(0, 1)[self._is_left]  # (units, outputs, width)
         solved: Tensor = torch.linalg.solve(blocks, by_unit, left=False)
         return (by_unit * solved).sum((1, 2))
 
-    def remove(self, places: Tensor) -> float:
-        """Take out units by their places among those that are left; returns what it cost."""
-        is_left = torch.ones(len(self.units), dtype=torch.bool, device=places.device)
-        is_left[places] = False
-        stays = is_left.repeat_interleave(self.width).nonzero().squeeze(1)
-        goes = (~is_left).repeat_interleave(self.width).nonzero().squeeze(1)
-        taken = self.weight[:, goes]
-        across = self.inverse[goes]
+    def remove(self, units: Tensor) -> float:
+        """Take out units by their numbers; returns what it cost."""
+        goes = self._columns(torch.isin(self._units, units))
+        across = self._inverse[goes]
+        taken = self._weight[:, goes]
         block = torch.linalg.cholesky(across[:, goes])
         cost = float(torch.linalg.solve_triangular(block, taken.T, upper=False).square().sum())
-        update = torch.cholesky_solve(across[:, stays], block)
-        self.weight = self.weight[:, stays] - taken @ update
-        self.inverse = self.inverse[stays][:, stays] - across[:, stays].T @ update
-        self.units = self.units[is_left]
+        update = torch.cholesky_solve(across, block)
+        self._weight.addmm_(taken, update, alpha=-1.0)
+        self._inverse.addmm_(across.T, update, alpha=-1.0)
+        self._is_left &= ~torch.isin(self._units, units)
+        if int(self._is_left.sum()) <= CUT * len(self._units):
+            self._cut()
         return cost
+
+    def _cut(self) -> None:
+        columns = self._columns(self._is_left)
+        self._inverse = self._inverse[columns][:, columns].contiguous()
+        self._weight = self._weight[:, columns].contiguous()
+        self._units = self._units[self._is_left]
+        self._is_left = torch.ones_like(self._units, dtype=torch.bool)
+
+    def _columns(self, of_units: Tensor) -> Tensor:
+        return of_units.repeat_interleave(self._width).nonzero().squeeze(1)
