@@ -178,7 +178,7 @@ def test_an_interrupt_ends_cleanly(text, tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted; nothing was written" in stderr
+    assert "interrupted; no model was written" in stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -177,7 +177,7 @@ def test_the_refit_is_best_where_the_predictions_feel_it():
     draft = pruner.draft(replace(pruner.settings, reduction=0.6))
     top = draft.sublayers[-1]
     streams = Streams(pruner.teacher, draft.student, pruner.sample)
-    found = pruner._measure(draft.student, draft.sublayers, draft.costs, streams, lambda: None)[-1]
+    found = pruner._measure(draft, 0, streams, lambda: None)[-1]
     batches = pruner.sample.batches
     is_first = torch.cat([batch.real(first_of(batch)[..., None])[:, 0] for batch in batches])
     weights = torch.cat(found.token_weights)

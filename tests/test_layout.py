@@ -1,6 +1,7 @@
 """Imports point one way, and the maths knows nothing of models."""
 
 import ast
+import re
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src/kprune"
@@ -12,6 +13,7 @@ LEVELS = [
     {"sublayer", "outputs", "data", "squad"},
     {"observe", "record", "budget", "tasks", "pruned", "shapes", "timing", "graphs"},
     {"measure", "streams", "plugin", "labels", "bars", "runtimes"},
+    {"checkpoint"},
     {"prune", "exams"},
     {"evaluate", "latency"},
     {"drop", "card", "baselines"},
@@ -75,3 +77,10 @@ def test_pruning_neither_prints_nor_writes():
             node.id for node in ast.walk(ast.parse((SOURCE / f"{name}.py").read_text())) if isinstance(node, ast.Name)
         }
         assert not names & {"print", "open"}, name
+
+
+def test_every_test_that_the_documentation_names_is_there():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (SOURCE.parents[1] / "docs/reliability.md").read_text())
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in tests] == []

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelF
 import kprune
 from kprune.demo import embedded_model
 from kprune.record import record_of
-from kprune.store import Source, save, whole_or_absent
+from kprune.store import Source, save, tidy, whole_or_absent
 
 BATCHES = tiny.batched(tiny.texts(64))
 
@@ -398,3 +398,33 @@ def test_sentence_transformers_and_pipelines_read_it(tmp_path):
     torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4)
     for name in ("tokenizer.json", "vocab.txt", "1_Pooling/config.json", "modules.json"):
         assert (folder / name).read_bytes() == (source.folder / name).read_bytes()
+
+
+def test_what_a_killed_run_left_is_cleared_away_by_the_next(tmp_path):
+    folder = tmp_path / "out [1]"
+    writer = (
+        "import sys, time; from pathlib import Path; from kprune.store import whole_or_absent\n"
+        "with whole_or_absent(Path(sys.argv[1])) as partial:\n"
+        "    (partial / 'half').write_text('x'); print('writing', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", writer, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left == [f".out [1].{process.pid}.partial"]
+    tidy(folder)
+    assert [path.name for path in tmp_path.iterdir()] == left  # it is at work
+    process.kill()
+    process.communicate()
+    tidy(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path):
+    retired = tmp_path / ".out.123.retired"
+    retired.mkdir()
+    (retired / "config.json").write_text("old")
+    tidy(tmp_path / "out")
+    assert (tmp_path / "out" / "config.json").read_text() == "old"
+    retired.mkdir()  # killed after the new one had its name
+    tidy(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -18,6 +18,7 @@ from rich.logging import RichHandler
 from kprune import demo
 from kprune.bars import counting_bar, err, out, progress_bar
 from kprune.budget import BUDGETS
+from kprune.checkpoint import Checkpoint
 from kprune.compare import Grid, compare, open_cells, read_grid, read_runs
 from kprune.data import python_documentation
 from kprune.drop import Found, Trial, largest_reduction
@@ -50,7 +51,7 @@ from kprune.report import draw_speed, evaluation_table, layers_table, speed_tabl
 from kprune.runtimes import RUNTIMES, on_device
 from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, SEARCHES
 from kprune.speed import Contender, bench
-from kprune.store import Source, fetch, require_free, save
+from kprune.store import Source, fetch, require_free, save, tidy
 from kprune.tasks import TASKS, Test
 
 
@@ -71,7 +72,7 @@ class Commands(click.Group):
             err.print(f"kprune: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             sys.exit(1)
         except KeyboardInterrupt:
-            err.print("kprune: interrupted; nothing was written.", style="red")
+            err.print("kprune: interrupted; no model was written.", style="red")
             sys.exit(130)
 
 
@@ -138,6 +139,11 @@ def main() -> None:
 @click.option("--refresh", type=int, help="Measure anew every so many sublayers; 0: once.  [default: the criterion's]")
 @click.option("--ridge", type=float, help="Steadies the refit of small samples.  [default: 1e-6]")
 @click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Keep finished sublayers in this folder: killed, the same command goes on from there.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint.")
 def prune_command(
     model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, **options: Any
@@ -149,7 +155,10 @@ def prune_command(
         raise click.UsageError("--speedup is a budget of its own, and kprune's; leave --budget and --method out.")
     if options["speedup"] is not None and options["search"] == "uniform":
         raise click.UsageError("--search uniform keeps the same share everywhere, and cannot aim at a --speedup.")
+    if options["checkpoint"] and (options["method"] != "kprune" or options["reduction"] is None):
+        raise click.UsageError("--checkpoint goes with --reduction, and with kprune's own method.")
     shape = parse_shape(options["shape"])
+    tidy(out_folder)
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     dense = on_device(source.load(), device)
@@ -187,6 +196,8 @@ def prune_command(
             f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads."
         )
     save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation, note=told_of_speed)
+    if options["checkpoint"]:
+        Checkpoint(options["checkpoint"]).remove()
     if as_json:
         told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
         if latency is not None:
@@ -226,7 +237,10 @@ def _prune(
         found = _search(pruner, source, dense, test, options)
         return found.pruned, found.evaluation, found.trials
     with progress_bar() as advance:
-        pruned = METHODS[options["method"]].prune(pruner, options["reduction"], advance)
+        if options["checkpoint"]:
+            pruned = pruner.prune(options["reduction"], checkpoint=options["checkpoint"], progress=advance)
+        else:
+            pruned = METHODS[options["method"]].prune(pruner, options["reduction"], advance)
     return pruned, None if test is None else _evaluate(pruned.model, source, test, options, dense), ()
 
 

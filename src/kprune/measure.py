@@ -87,12 +87,14 @@ def measure(
     settings: Settings,
     *,
     is_teacher: bool = False,
+    only_references: bool = False,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Measured]:
     """The knowledge of every unit in `sublayers`.
 
     `streams` are the student's at the lowest sublayer, a tensor per batch; `tick` is called after each.
-    While the student is still the teacher's equal (`is_teacher`), the references are taken from its own pass.
+    While the student is still the teacher's equal (`is_teacher`), the references are taken from its own pass;
+    `only_references` makes that pass and measures nothing.
     """
     sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
@@ -109,8 +111,11 @@ def measure(
             )
             if is_teacher:
                 references.note(number, outputs, top)
-            objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
+            if not only_references:
+                objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
         tick()
+    if only_references:
+        return []
     return [
         Measured(_score(sublayer, sums.pop(sublayer), cost, sample, kind, settings), _token_weights(felt[sublayer]))
         for sublayer, cost in zip(sublayers, costs, strict=True)

@@ -6,8 +6,11 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from itertools import chain
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.budget import Budget, budget_named, total_flops
+from kprune.checkpoint import Checkpoint, Done, fingerprint
+from kprune.checkpoint import checkpoint as open_checkpoint
 from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
 from kprune.measure import Measured, References, measure
 from kprune.outputs import OutputKind, kind_of
@@ -24,7 +29,7 @@ from kprune.record import describe, record_of
 from kprune.sample import Sample, examples_of, regroup
 from kprune.search import best_share, search_groups
 from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, Settings, settings_for
-from kprune.streams import Streams, best_fit, leave
+from kprune.streams import Fit, Streams, best_fit, leave
 from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 96 * 2**20
@@ -52,6 +57,7 @@ def prune(
     budget: str | Budget = "flops",
     align: int = DEFAULT_ALIGN,
     refresh: int | None = None,
+    checkpoint: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Pruned:
     """A smaller copy of `model` without `reduction` of its encoder's FLOPs, its remaining weights refitted.
@@ -67,6 +73,9 @@ def prune(
     `temperature` is γ, `rep_weight` λ and `head_weight` μ of the paper. Left out, these take their criterion's values.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
+
+    `checkpoint` names a folder in which finished sublayers are kept: a run that was killed goes on from there when it
+    is started again, and comes to the same result. Delete the folder afterwards.
 
     The paper's ablations: `criterion="gradient"`, `search="uniform"`, and `refit=False` (one shot, nothing refitted).
     """
@@ -86,7 +95,7 @@ def prune(
         align=align,
         refresh=refresh,
     )
-    return pruner.prune(reduction, progress=progress)
+    return pruner.prune(reduction, checkpoint=checkpoint, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -194,9 +203,37 @@ class Pruner:
         other._first = None
         return other
 
-    def prune(self, reduction: float, *, progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
+    def prune(
+        self,
+        reduction: float,
+        *,
+        checkpoint: str | Path | None = None,
+        progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> Pruned:
         """A smaller copy of the model, as `prune` makes it."""
         draft = self.draft(replace(self.settings, reduction=reduction))
+        with ExitStack() as stack:
+            kept = None
+            if checkpoint is not None:
+                kept = stack.enter_context(open_checkpoint(Path(checkpoint), self._identity(draft)))
+            return self.finish(draft, self._steps(draft, kept, progress))
+
+    def _identity(self, draft: Draft) -> dict[str, Any]:
+        """What tells one run from another."""
+        batches = self.sample.batches
+        inputs = ((f"{n} {name}", value) for n, batch in enumerate(batches) for name, value in batch.inputs.items())
+        labels = ((f"{n}", batch.labels) for n, batch in enumerate(batches) if batch.labels is not None)
+        asked = ((f"{n}", batch.predicted) for n, batch in enumerate(batches) if batch.predicted is not None)
+        return {
+            "kprune": version("kprune"),
+            **asdict(draft.settings),
+            "model": fingerprint(self.model.state_dict().items()),
+            "sample": fingerprint(chain(inputs, labels, asked)),
+            "prices": fingerprint((f"{n}", price) for n, price in enumerate(draft.prices)),
+        }
+
+    def _steps(self, draft: Draft, kept: Checkpoint | None, progress: Callable[[Progress], None]) -> list[Step]:
+        """Prune all sublayers, those first that an earlier run has finished."""
         due = [self._is_due(i) for i in range(len(draft.sublayers))]
         clock = Clock(due, len(self.sample.batches), progress)
         streams = Streams(self.teacher, draft.student, self.sample)
@@ -205,16 +242,38 @@ class Pruner:
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
             clock.start(i, target)
-            units = target.units
             streams.move_to(target)
-            if due[i]:
-                plan = self._plan(draft, i, budget, streams, clock.measured)
-            choice = plan.pop(0)
-            before, after = streams.remove(target, choice.keep, fit, clock.refitted, choice.token_weights)
+            done = kept.step(i, target) if kept else None
+            is_planned = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
+            if due[i] and done is not None and not is_planned:
+                self._recall(draft, i, streams)
+            elif due[i]:
+                plan = self._plan(draft, i, budget, streams, clock.measured, kept if is_planned else None)
+            choice = plan.pop(0) if plan else None
+            if done is not None:
+                keep = torch.zeros(target.units, dtype=torch.bool)
+                keep[list(done.step.kept)] = True
+                streams.put(target, keep, done.weight, done.bias)
+            else:
+                assert choice is not None
+                done = self._remove(target, choice, fit, streams, clock)
+                if kept:
+                    kept.add_step(i, done)
             budget -= float(draft.prices[i][target.units])
-            kept = tuple(choice.keep.nonzero().squeeze(1).tolist())
-            steps.append(clock.stop(Step(target.index, target.kind, units, kept, before, after, clock.lap())))
-        return self.finish(draft, steps)
+            steps.append(clock.stop(done.step))
+        return steps
+
+    def _remove(self, target: Sublayer, choice: Choice, fit: Fit, streams: Streams, clock: Clock) -> Done:
+        units = target.units
+        before, after = streams.remove(target, choice.keep, fit, clock.refitted, choice.token_weights)
+        kept = tuple(choice.keep.nonzero().squeeze(1).tolist())
+        step = Step(target.index, target.kind, units, kept, before, after, clock.lap())
+        return Done(step, target.consumer.weight, target.consumer.bias)
+
+    def _recall(self, draft: Draft, number: int, streams: Streams) -> None:
+        """Have the teacher's predictions as the measurement would have left them, which an earlier run has made."""
+        if streams.are_equal:
+            self._measure(draft, number, streams, lambda: None, only_references=True)
 
     def _is_due(self, number: int) -> bool:
         """Whether knowledge is measured, and the best units searched, at a sublayer."""
@@ -258,15 +317,25 @@ class Pruner:
         return pruned
 
     def _plan(
-        self, draft: Draft, number: int, budget: float, streams: Streams, tick: Callable[[], None]
+        self,
+        draft: Draft,
+        number: int,
+        budget: float,
+        streams: Streams,
+        tick: Callable[[], None],
+        kept: Checkpoint | None = None,
     ) -> list[Choice]:
         """What stays, by what is known now, of the sublayers from `number` on."""
-        sublayers, prices, costs = draft.sublayers[number:], draft.prices[number:], draft.costs[number:]
+        sublayers, prices = draft.sublayers[number:], draft.prices[number:]
         if sum(float(price[-1]) for price in prices) <= budget:
             return [Choice(torch.ones(sublayer.units, dtype=torch.bool)) for sublayer in sublayers]
         found = self._first if number == 0 else None
+        if found is None and kept is not None:
+            found = kept.measured(number, sublayers)
         if found is None:
-            found = self._measure(draft.student, sublayers, costs, streams, tick)
+            found = self._measure(draft, number, streams, tick)
+            if kept is not None:
+                kept.add_measured(number, found)
         if number == 0:
             self._first = found
         scores = [each.scores for each in found]
@@ -278,24 +347,27 @@ class Pruner:
 
     def _measure(
         self,
-        student: PreTrainedModel,
-        sublayers: Sequence[Sublayer],
-        costs: Sequence[float],
+        draft: Draft,
+        number: int,
         streams: Streams,
         tick: Callable[[], None],
+        *,
+        only_references: bool = False,
     ) -> list[Measured]:
         """Knowledge of the units in the sublayers that are left to prune."""
         found = measure(
-            student,
-            sublayers,
-            costs,
+            draft.student,
+            draft.sublayers[number:],
+            draft.costs[number:],
             streams.student,
             self.references,
             self.settings,
             is_teacher=streams.are_equal,
+            only_references=only_references,
             tick=tick,
         )
-        _require_knowledge([each.scores for each in found], self.settings)
+        if not only_references:
+            _require_knowledge([each.scores for each in found], self.settings)
         return found
 
 

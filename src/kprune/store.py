@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import json
 import os
 import shutil
@@ -215,12 +217,15 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
 @contextmanager
 def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A new folder to write into, that takes its name only when all is written; on any error nothing is left."""
+    tidy(folder)
     require_free(folder, overwrite=overwrite)
     folder = folder.resolve()
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    retired = folder.with_name(f".{folder.name}.{os.getpid()}.retired")
+    retired = partial.with_suffix(".retired")
+    lock = None
     try:
         partial.mkdir(parents=True)
+        lock = _locked(partial)
         yield partial
         if folder.exists():
             folder.rename(retired)
@@ -233,6 +238,37 @@ def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
             retired.rename(folder)
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(retired, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def tidy(folder: Path) -> None:
+    """Clear away what a killed run left beside a folder; what it was about to replace gets its name back."""
+    folder = folder.resolve()
+    name = glob.escape(folder.name)
+    for partial in folder.parent.glob(f".{name}.*.partial"):
+        lock = _locked(partial)
+        if lock is not None:  # nobody is writing there
+            shutil.rmtree(partial, ignore_errors=True)
+            os.close(lock)
+    for retired in folder.parent.glob(f".{name}.*.retired"):
+        if retired.with_suffix(".partial").exists():
+            continue
+        if folder.exists():
+            shutil.rmtree(retired, ignore_errors=True)
+        else:
+            retired.rename(folder)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that locks a folder until it is closed, or its process ends; None where another has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def save(

@@ -115,6 +115,21 @@ class Streams:
             bias.add_(fitted[-1])
         return problem.error(removed) / scale, problem.error(fitted) / scale
 
+    @torch.no_grad()
+    def put(self, target: Sublayer, keep: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """The same with a fit that is known already."""
+        self.are_equal = self.are_equal and bool(keep.all())
+        if self.are_equal:
+            return
+        shrink(target, keep)
+        consumer = target.consumer
+        consumer.weight.copy_(weight)
+        if bias is not None and consumer.bias is not None:
+            consumer.bias.copy_(bias)
+        for number in range(len(self.sample.batches)):  # the teacher passes the layer, as it did then
+            self._stream_wanted(target, number)
+        self._teacher_at = target.index + 1
+
     def _problem(
         self, target: Sublayer, tick: Callable[[], None], token_weights: Sequence[Tensor] | None
     ) -> tuple[LeastSquares, float]:
