@@ -7,7 +7,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src/kprune"
 MATHS = {"gram", "knowledge", "compensate", "search", "refit", "cost"}
 LEVELS = [
-    {"errors", "settings", "metrics", "memory", "gram"},
+    {"errors", "settings", "metrics", "memory", "gram", "ranks"},
     MATHS - {"gram"},
     {"families", "sample"},
     {"sublayer", "outputs", "data", "squad"},

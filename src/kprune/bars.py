@@ -17,6 +17,17 @@ err = Console(stderr=True)
 
 
 @contextmanager
+def quiet(is_quiet: bool) -> Iterator[None]:
+    """Nothing is printed meanwhile, if so."""
+    before = out.quiet, err.quiet
+    out.quiet = err.quiet = is_quiet
+    try:
+        yield
+    finally:
+        out.quiet, err.quiet = before
+
+
+@contextmanager
 def progress_bar(*, disable: bool = False) -> Iterator[Any]:
     """A bar with the sublayer at hand, the last error after refit and the time left, to standard error."""
     columns = (

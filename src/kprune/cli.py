@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import transformers
 from rich.logging import RichHandler
 
 from kprune import demo
-from kprune.bars import counting_bar, err, out, progress_bar
+from kprune.bars import counting_bar, err, out, progress_bar, quiet
 from kprune.budget import BUDGETS
 from kprune.checkpoint import Checkpoint
 from kprune.compare import Grid, compare, open_cells, read_grid, read_runs
@@ -45,8 +46,9 @@ from kprune.options import (
 )
 from kprune.outputs import QUESTION_ANSWERING, Prediction, kind_of
 from kprune.plots import plot
-from kprune.prune import Pruner
+from kprune.prune import Pruner, own_folder
 from kprune.pruned import Progress, Pruned
+from kprune.ranks import everyone, joined, launched, launched_rank, own_device, rank
 from kprune.report import draw_speed, evaluation_table, layers_table, speed_tables, tasks_table, what_eats
 from kprune.runtimes import RUNTIMES, on_device
 from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, SEARCHES
@@ -69,7 +71,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KpruneError as error:
-            err.print(f"kprune: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            who = f"kprune, process {launched_rank()} of {launched()}" if launched() > 1 else "kprune"
+            err.print(f"{who}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             sys.exit(1)
         except KeyboardInterrupt:
             err.print("kprune: interrupted; no model was written.", style="red")
@@ -148,7 +151,10 @@ def main() -> None:
 def prune_command(
     model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, **options: Any
 ) -> None:
-    """Prune MODEL (a folder or hub name) on raw text, and write it to OUT."""
+    """Prune MODEL (a folder or hub name) on raw text, and write it to OUT.
+
+    Started by torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
+    """
     if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
         raise click.UsageError("pass either --reduction or --max-drop, or --speedup.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
@@ -157,6 +163,15 @@ def prune_command(
         raise click.UsageError("--search uniform keeps the same share everywhere, and cannot aim at a --speedup.")
     if options["checkpoint"] and (options["method"] != "kprune" or options["reduction"] is None):
         raise click.UsageError("--checkpoint goes with --reduction, and with kprune's own method.")
+    if launched() > 1 and (options["method"] != "kprune" or options["reduction"] is None):
+        raise click.UsageError("several processes go with --reduction, and with kprune's own method.")
+    with joined(own_device(device)), quiet(launched_rank() > 0):
+        _prune_and_save(model, out_folder, as_json, overwrite, own_device(device), options)
+
+
+def _prune_and_save(
+    model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, options: dict[str, Any]
+) -> None:
     shape = parse_shape(options["shape"])
     tidy(out_folder)
     require_free(out_folder, overwrite=overwrite)
@@ -187,7 +202,7 @@ def prune_command(
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     if latency is not None:
         options["reduction"] = aim(pruner, latency, options["speedup"])
-    pruned, evaluation, trials = _prune(pruner, source, dense, test, options)
+    pruned, evaluation, trials = _prune(pruner, source, dense, test if rank() == 0 else None, options)
     reached, told_of_speed = None, ""
     if latency is not None:
         reached = measured_speedup(_in_float32(pruned.model), _in_float32(dense), latency)
@@ -195,9 +210,12 @@ def prune_command(
             f"{reached:.2f} × as fast as before, {options['speedup']:g} × asked: batch {latency.batch} × "
             f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads."
         )
-    save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation, note=told_of_speed)
-    if options["checkpoint"]:
-        Checkpoint(options["checkpoint"]).remove()
+    if rank() == 0:
+        save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation, note=told_of_speed)
+    if options["checkpoint"] and everyone(True):  # the model is written
+        _forget(options["checkpoint"])
+    if rank() > 0:
+        return
     if as_json:
         told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
         if latency is not None:
@@ -213,6 +231,14 @@ def prune_command(
     if told_of_speed:
         out.print(f"measured    {told_of_speed}", highlight=False, soft_wrap=True)
     out.print(f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`.")
+
+
+def _forget(folder: Path) -> None:
+    """Take a checkpoint away, every process its own part."""
+    Checkpoint(own_folder(folder)).remove()
+    if everyone(True) and rank() == 0 and folder.exists():
+        with suppress(OSError):  # something else is in it
+            folder.rmdir()
 
 
 def _latency(model: transformers.PreTrainedModel, shape: tuple[int, int], options: dict[str, Any]) -> Latency:

@@ -30,6 +30,11 @@ class Sensitivity:
         self.gram = Gram(features + 1, device, torch.float32)
         self.directions = Gram(outputs, device, torch.float32)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The sums themselves."""
+        return [self.gram.sums, self.directions.sums]
+
     def add(self, features: Tensor, gradient: Tensor, *, floor: float) -> Tensor:
         """Add tokens: their features, (tokens, features), and the gradient g of the output there, (tokens, d).
 

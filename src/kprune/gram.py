@@ -13,16 +13,17 @@ class Gram:
     """Σ x xᵀ over all rows added so far; sums of two parts of a sample add up to the sum of the whole."""
 
     def __init__(self, size: int, device: torch.device, dtype: torch.dtype = torch.float64) -> None:
-        self._upper = torch.zeros(size, size, dtype=dtype, device=device)
+        self.sums = torch.zeros(size, size, dtype=dtype, device=device)
+        """Right on and above the diagonal."""
 
     def add(self, rows: Tensor) -> None:
         """Add rows, (number, size)."""
-        rows = rows.to(self._upper.dtype)
-        for start in range(0, len(self._upper), BLOCK):
+        rows = rows.to(self.sums.dtype)
+        for start in range(0, len(self.sums), BLOCK):
             block = slice(start, start + BLOCK)
-            self._upper[block, start:].addmm_(rows[:, block].T, rows[:, start:])
+            self.sums[block, start:].addmm_(rows[:, block].T, rows[:, start:])
 
     @property
     def matrix(self) -> Tensor:
         """(size, size); only blocks on and above its diagonal are summed."""
-        return self._upper.triu() + self._upper.triu(1).T
+        return self.sums.triu() + self.sums.triu(1).T

@@ -63,6 +63,11 @@ class Knowledge:
         self.squares = torch.zeros(units, dtype=torch.float64, device=device)
         self.grams = torch.zeros(units, width, width, dtype=torch.float64, device=device)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The sums themselves."""
+        return [self.squares, self.grams]
+
     def add_features(self, features: Tensor, real: Tensor) -> None:
         """Add tokens' features, (tokens, features); `real` is 1 at real tokens and 0 at padding, (tokens,)."""
         if self.width == 1:
@@ -98,6 +103,10 @@ class ReleasedKnowledge(Knowledge):
         self.group = group
         self.examples = examples
         self.sums = torch.zeros(-(-examples // group), units * width, device=device)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.sums, self.grams]
 
     def add_features(self, features: Tensor, real: Tensor) -> None:
         self.grams.diagonal(dim1=1, dim2=2).add_((real @ features.square()).view(-1, self.width))

@@ -23,6 +23,7 @@ from kprune.knowledge import (
 )
 from kprune.observe import forward, forward_and_top, gradients, output_gradients
 from kprune.outputs import OutputKind, Prediction
+from kprune.ranks import add_up
 from kprune.sample import Batch, Sample
 from kprune.search import score
 from kprune.settings import CRITERIA, Settings
@@ -116,6 +117,8 @@ def measure(
         tick()
     if only_references:
         return []
+    for of_sublayer in sums.values():
+        add_up(of_sublayer.tensors)
     return [
         Measured(_score(sublayer, sums.pop(sublayer), cost, sample, kind, settings), _token_weights(felt[sublayer]))
         for sublayer, cost in zip(sublayers, costs, strict=True)
@@ -181,7 +184,10 @@ def _token_weights(felt: list[Tensor]) -> list[Tensor] | None:
     """A token that is felt as much as the mean counts twice as much as one that is not felt at all."""
     if not felt:
         return None
-    mean = torch.cat(felt).mean()
+    flat = torch.cat(felt).double()
+    total = torch.stack([flat.sum(), flat.new_tensor(len(flat))])
+    add_up([total])
+    mean = (total[0] / total[1]).to(felt[0].dtype)
     return [1.0 + values / mean if mean > 0 else torch.ones_like(values) for values in felt]
 
 

@@ -25,6 +25,7 @@ from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
 from kprune.measure import Measured, References, measure
 from kprune.outputs import OutputKind, kind_of
 from kprune.pruned import Clock, Progress, Pruned, Step
+from kprune.ranks import agreed, count, everyone, rank, share
 from kprune.record import describe, record_of
 from kprune.sample import Sample, examples_of, regroup
 from kprune.search import best_share, search_groups
@@ -215,7 +216,7 @@ class Pruner:
         with ExitStack() as stack:
             kept = None
             if checkpoint is not None:
-                kept = stack.enter_context(open_checkpoint(Path(checkpoint), self._identity(draft)))
+                kept = stack.enter_context(open_checkpoint(own_folder(checkpoint), self._identity(draft)))
             return self.finish(draft, self._steps(draft, kept, progress))
 
     def _identity(self, draft: Draft) -> dict[str, Any]:
@@ -244,6 +245,8 @@ class Pruner:
             clock.start(i, target)
             streams.move_to(target)
             done = kept.step(i, target) if kept else None
+            if not everyone(done is not None):
+                done = None
             is_planned = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
             if due[i] and done is not None and not is_planned:
                 self._recall(draft, i, streams)
@@ -332,6 +335,8 @@ class Pruner:
         found = self._first if number == 0 else None
         if found is None and kept is not None:
             found = kept.measured(number, sublayers)
+        if not everyone(found is not None):
+            found = None
         if found is None:
             found = self._measure(draft, number, streams, tick)
             if kept is not None:
@@ -343,7 +348,7 @@ class Pruner:
             masks = [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in scores]
         else:
             masks = search_groups(scores, prices, group_sizes(sublayers, draft.settings), budget)
-        return [Choice(keep, each.token_weights) for keep, each in zip(masks, found, strict=True)]
+        return [Choice(agreed(keep), each.token_weights) for keep, each in zip(masks, found, strict=True)]
 
     def _measure(
         self,
@@ -406,17 +411,37 @@ def _attach_record(pruned: Pruned) -> None:
 
 
 def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
-    """The batches, regrouped so that what a pass keeps for its way back fits ACTIVATION_BYTES."""
+    """The batches, regrouped so that what a pass keeps for its way back fits ACTIVATION_BYTES.
+
+    Of several processes, each has its share of them; examples and tokens are those of all.
+    """
     # What the backward pass needs of a layer: features twice, about eight vectors of the stream's width beside them.
     per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
     if kind.is_vocabulary:
         per_token += 4 * model.config.vocab_size
-    return regroup(
-        examples_of(batches),
-        tokens=ACTIVATION_BYTES // (4 * per_token),
+    examples = examples_of(batches)
+    tokens = ACTIVATION_BYTES // (4 * per_token)
+    if count() > 1:  # several for each, so that all have about the same to do
+        tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * count()))
+    sample = regroup(
+        examples,
+        tokens=tokens,
         pad_id=model.config.pad_token_id or 0,
         device=model.device,
     )
+    if count() == 1:
+        return sample
+    if len(sample.batches) < count():
+        raise BadSample(
+            f"the sample fills {len(sample.batches)} batches, too few for {count()} processes; "
+            "use fewer processes or more text."
+        )
+    return replace(sample, batches=share(sample.batches))
+
+
+def own_folder(checkpoint: str | Path) -> Path:
+    """A checkpoint's folder, in which each of several processes has its own."""
+    return Path(checkpoint) / f"process-{rank()}-of-{count()}" if count() > 1 else Path(checkpoint)
 
 
 def _require_enough(sample: Sample, sublayers: Sequence[Sublayer], ridge: float | None) -> None:

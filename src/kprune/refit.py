@@ -34,6 +34,11 @@ class LeastSquares:
         self.energy += q.square().sum()
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """The sums themselves."""
+        return [self._gram.sums, self.cross, self.energy]
+
+    @property
     def gram(self) -> Tensor:
         """PᵀP."""
         return self._gram.matrix

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
 from kprune.observe import advance, embed, pass_attention, pass_layer, watch
+from kprune.ranks import add_up, agreed
 from kprune.refit import LeastSquares
 from kprune.sample import Sample
 from kprune.sublayer import Sublayer, find, shrink
@@ -105,7 +106,7 @@ class Streams:
         problem, scale = self._problem(target, tick, token_weights)
         weight, bias = target.consumer.weight, target.consumer.bias
         removed = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
-        fitted = fit(target, problem, removed)
+        fitted = agreed(fit(target, problem, removed))
         if not bool(fitted.isfinite().all()):
             raise NotFinite(
                 f"the refit of {target.name} is not finite; load the model in float32, or use a larger ridge."
@@ -136,18 +137,19 @@ class Streams:
         """P, the student's features, against Q = X_T + Sub_T(X_T) − X_S − bias; and ‖X_T + Sub_T(X_T)‖²."""
         bias = target.consumer.bias
         problem = LeastSquares(target.features, target.consumer.out_features, self.student[0].device)
-        scale = 0.0
+        scale = torch.zeros((), dtype=torch.float64, device=self.student[0].device)
         for number, batch in enumerate(self.sample.batches):
             wanted = self._stream_wanted(target, number)
             weights = None if token_weights is None else token_weights[number]
             of_tokens = wanted.double().square().sum(1)
-            scale += float((of_tokens if weights is None else of_tokens * weights).sum())
+            scale += (of_tokens if weights is None else of_tokens * weights).sum()
             own = watch(self._student_model, target, batch, self.student[number])
             lacking = wanted - own.stream
             problem.add(own.features, lacking if bias is None else lacking - bias, weights)
             tick()
         self._teacher_at = target.index + 1
-        return problem, scale
+        add_up([*problem.tensors, scale])
+        return problem, float(scale)
 
     def _stream_wanted(self, target: Sublayer, number: int) -> Tensor:
         """The teacher's stream after a sublayer on one batch: from the teacher's pass, or left behind by it."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kprune.errors import KpruneError
 from kprune.prune import Draft, Pruner
 from kprune.pruned import Clock, Progress, Pruned, Step
+from kprune.ranks import count
 from kprune.search import search_groups
 from kprune.streams import Fit, Streams, leave
 from kprune.sublayer import Sublayer
@@ -45,6 +47,8 @@ def one_by_one(found: list[Tensor], prices: list[Tensor], budget: float) -> list
 
 def begin(pruner: Pruner, reduction: float, name: str) -> Draft:
     """A draft whose settings tell of the method; K-prune's own knobs are off."""
+    if count() > 1:
+        raise KpruneError(f"the method {name!r} runs in one process only; {count()} were started.")
     return pruner.draft(
         replace(
             pruner.settings, reduction=reduction, criterion=name, rep_weight=0.0, head_weight=1.0, refit=False, align=1

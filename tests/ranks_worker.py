@@ -1,0 +1,28 @@
+"""What each of several processes runs in test_ranks.py; `python` on its own makes what they are held against."""
+
+import sys
+from pathlib import Path
+
+import tiny
+import torch
+
+from kprune import Pruner
+from kprune.ranks import joined, rank
+
+CRITERIA = ("fisher", "compensated", "released")
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    with joined():
+        pruner = Pruner(tiny.tiny_model(), tiny.batched(tiny.texts(120)), ridge=1e-4, align=1)
+        for criterion in CRITERIA:
+            pruned = pruner.with_settings(criterion=criterion).prune(0.6)
+            if rank() == 0:
+                found = {"kept": [step.kept for step in pruned.steps], "tokens": pruned.tokens}
+                found["errors"] = [step.error_after for step in pruned.steps]
+                torch.save({**found, "weights": pruned.model.state_dict()}, folder / f"{criterion}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
