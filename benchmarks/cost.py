@@ -127,7 +127,7 @@ CASES = [
 
 
 @click.command()
-@click.option("--criterion", default="fisher", show_default=True)
+@click.option("--criterion", default="compensated", show_default=True)
 @click.option("--reduction", default=0.6, show_default=True)
 @click.option("--case", "cases", type=int, multiple=True, help="Numbers of cases, from 0.  [default: all]")
 @click.option("--out", type=click.Path(path_type=Path))

@@ -276,8 +276,9 @@ def test_activations_that_are_not_finite_are_told():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"criterion": "magic"}, "criterion 'magic' is not known; use one of fisher"),
+        ({"criterion": "magic"}, "criterion 'magic' is not known; use one of compensated, fisher"),
         ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"refresh": -1}, "refresh is -1, and must be 0"),
         ({"rep_weight": -1.0}, "rep_weight is -1.0"),
         ({"pooling": "last"}, "pooling 'last' is not known"),
     ],

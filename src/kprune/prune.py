@@ -68,9 +68,9 @@ def prune(
 
     `batches` are what a tokenizer returns for raw text; labels are not needed. The model itself is left as it was.
 
-    `criterion` says how a unit's knowledge is measured: `fisher` by the Fisher information of the dense model's own
-    predictions, `compensated` by what is lost of them once the other units are refitted, `paper` by Equations 6 and 8,
-    `released` on the scales of the authors' code; it is measured anew every `refresh` sublayers (0: only once).
+    `criterion` says how a unit's knowledge is measured: `compensated` by what is lost of the dense model's predictions
+    once the other units are refitted, `fisher` by their Fisher information, `paper` by Equations 6 and 8, `released` on
+    the scales of the authors' code; it is measured anew every `refresh` sublayers (0: only once).
     `temperature` is γ, `rep_weight` λ and `head_weight` μ of the paper. Left out, these take their criterion's values.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
@@ -466,7 +466,7 @@ def _require_knowledge(found: Sequence[Tensor], settings: Settings) -> None:
     if not any(bool(values.any()) for values in found):
         raise KpruneError(
             f"criterion {settings.criterion!r} with rep_weight {settings.rep_weight:g} finds no knowledge at all: its "
-            "gradient vanishes while nothing is removed; use a rep_weight above 0, or the criterion 'fisher'."
+            "gradient vanishes while nothing is removed; use a rep_weight above 0, or the criterion 'compensated'."
         )
 
 

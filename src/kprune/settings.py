@@ -33,7 +33,6 @@ class Criterion:
 CRITERIA = {
     criterion.name: criterion
     for criterion in (
-        Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0, is_probed=True),
         Criterion(
             "compensated",
             "what is lost of the predictions after the others are refitted, measured once",
@@ -43,12 +42,13 @@ CRITERIA = {
             is_probed=True,
             is_compensated=True,
         ),
+        Criterion("fisher", "Fisher information of the dense model's own predictions", 1e-5, 1.0, is_probed=True),
         Criterion("paper", "Equations 6 and 8 as they stand", 2.5e-4, 64.0),
         Criterion("released", "the scales of the authors' released code", 2.5e-4, None),
         Criterion("gradient", "an ablation: the gradient of the task's own loss", 0.0, 1.0),
     )
 }
-DEFAULT_CRITERION = "fisher"
+DEFAULT_CRITERION = "compensated"
 
 
 @dataclass(frozen=True)
