@@ -102,6 +102,27 @@ def test_of_two_equal_units_one_is_free():
     assert found[other] == pytest.approx(float(alone[2]), rel=1e-4)
 
 
+def test_features_that_hardly_vary_are_no_trouble():
+    """A classifier's first token is much the same everywhere: rounding may make its Gram matrix negative."""
+    generator = torch.Generator().manual_seed(0)
+    features = 30.0 + 1e-3 * torch.randn(4000, 64, generator=generator)
+    features[:, :4] += torch.randn(4000, 4, generator=generator)
+    sums = Sensitivity(64, 8, CPU)
+    for rows in features.split(50):
+        sums.add(rows, torch.randn(len(rows), 8, generator=generator), floor=1e-6)
+    gram = sums.gram.matrix.double()
+    centred = gram[:-1, :-1] - gram[:-1, -1:] @ gram[-1:, :-1] / gram[-1, -1]
+    assert torch.linalg.eigvalsh(centred)[0] < 0  # the case that is meant
+    found = sums.knowledge(torch.randn(8, 64, generator=generator), 1, 100, bias=True)
+    assert found.isfinite().all()
+    assert set(found.argsort(descending=True)[:4].tolist()) == {0, 1, 2, 3}
+
+
+def test_sums_that_are_no_gram_matrix_are_told():
+    with pytest.raises(ArithmeticError, match="not positive"):
+        removal_costs(torch.full((4, 4), torch.nan), torch.ones(2, 4), 1)
+
+
 def test_chunks_remove_as_many_at_a_time():
     features, weight = problem(40, 1, 3, 1)
     gram = features.T @ features

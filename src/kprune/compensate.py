@@ -83,6 +83,23 @@ def removal_costs(gram: Tensor, weight: Tensor, width: int, *, chunk: float = CH
     return found
 
 
+def _factor(matrix: Tensor, ridge: float) -> Tensor:
+    """The Cholesky factor of a matrix with a ridge, relative to its mean diagonal.
+
+    Sums are rounded: where features hardly vary, what is left of them may not be positive. Then the ridge grows to what
+    the rounding needs.
+    """
+    mean = max(float(matrix.diagonal().mean()), torch.finfo(torch.float32).tiny)
+    for lift in (ridge, *(max(ridge, 1e-12) * 10.0**power for power in range(1, 12))):
+        lifted = matrix.clone()
+        lifted.diagonal().add_(lift * mean)
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(lifted)
+        if not failed:
+            return factor
+    raise ArithmeticError("the matrix is not positive, nor near to it")
+
+
 class Surgeon:
     """Weights in the making: units are taken out of them, and what is left is always the best fit to what there was.
 
@@ -92,9 +109,7 @@ class Surgeon:
     """
 
     def __init__(self, gram: Tensor, weight: Tensor, width: int, *, ridge: float) -> None:
-        lifted = gram.double().clone()
-        lifted.diagonal().add_(max(ridge * float(lifted.diagonal().mean()), torch.finfo(torch.float32).tiny))
-        self._inverse = torch.cholesky_inverse(torch.linalg.cholesky(lifted)).contiguous()
+        self._inverse = torch.cholesky_inverse(_factor(gram.double(), ridge)).contiguous()
         self._weight = weight.double().clone()
         self._width = width
         self._units = torch.arange(len(gram) // width, device=gram.device)
@@ -125,7 +140,7 @@ class Surgeon:
         goes = self._columns(torch.isin(self._units, units))
         across = self._inverse[goes]
         taken = self._weight[:, goes]
-        block = torch.linalg.cholesky(across[:, goes])
+        block = _factor(across[:, goes], 0.0)
         cost = float(torch.linalg.solve_triangular(block, taken.T, upper=False).square().sum())
         update = torch.cholesky_solve(across, block)
         self._weight.addmm_(taken, update, alpha=-1.0)

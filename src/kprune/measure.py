@@ -201,7 +201,11 @@ def _score(
 ) -> Tensor:
     consumer = sublayer.consumer
     if isinstance(sums, Sensitivity):
-        predictive = sums.knowledge(consumer.weight, sublayer.width, sample.examples, bias=consumer.bias is not None)
+        has_bias = consumer.bias is not None
+        try:
+            predictive = sums.knowledge(consumer.weight, sublayer.width, sample.examples, bias=has_bias)
+        except ArithmeticError as error:
+            raise NotFinite(f"{_unknown(sublayer)}; load the model in float32.") from error
         representational = torch.zeros_like(predictive)  # it is in the sums
     else:
         predictive = sums.predictive(sample.examples)
@@ -216,5 +220,9 @@ def _score(
         unit_weight=settings.head_weight if sublayer.kind == "attention" else 1.0,
     )
     if not bool(result.isfinite().all()):
-        raise NotFinite(f"the knowledge measured in {sublayer.name} is not finite; load the model in float32.")
+        raise NotFinite(f"{_unknown(sublayer)}; load the model in float32.")
     return result
+
+
+def _unknown(sublayer: Sublayer) -> str:
+    return f"the knowledge measured in {sublayer.name} is not finite"
