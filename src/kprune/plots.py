@@ -116,6 +116,7 @@ def _panels(
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(line["task"] for line in lines))
+    columns = 2 if len(tasks) == 4 else columns
     rows = -(-len(tasks) // columns)
     wide = min(columns, len(tasks))
     figure = Figure(figsize=(4.2 * wide, 3.6 * rows + 0.5), layout="constrained")
@@ -179,19 +180,22 @@ def draw_time(lines: Sequence[Line], path: Path) -> None:
 
 
 def draw_kept(lines: Sequence[Line], path: Path) -> None:
-    """The share of its units that each sublayer kept, at the largest reduction: a row per method, bottom to top."""
+    """The share of its units that each sublayer kept, at the largest reduction that all methods share: a row each."""
 
     def panel(axes: Any, task: str, chosen: list[Line]) -> None:
-        at = max(line["reduction"] for line in chosen)
+        of_methods = [{line["reduction"] for line in runs} for runs in by_method(chosen).values()]
+        at = max(set.intersection(*of_methods) or set.union(*of_methods))
         methods = by_method(line for line in chosen if line["reduction"] == at)
         shares = [[mean(of) for of in zip(*map(_shares_kept, runs), strict=True)] for runs in methods.values()]
-        axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+        brightest = max(max(of_method) for of_method in shares) or 1.0
+        axes.imshow(shares, cmap="cividis", vmin=0, vmax=brightest, aspect="auto")
         for row, of_method in enumerate(shares):
             for column, share in enumerate(of_method):
-                colour = "white" if share < 0.6 else "black"
+                colour = "white" if share < 0.6 * brightest else "black"
                 axes.text(column, row, f"{100 * share:.0f}", color=colour, ha="center", va="center", fontsize=6)
         axes.set_yticks(range(len(methods)), [name.replace("kprune ", "") for name in methods], fontsize=8)
-        axes.set_xticks(range(len(shares[0])), ["heads" if n % 2 == 0 else "FFN" for n in range(len(shares[0]))])
+        names = [f"{number // 2} {'FFN' if number % 2 else 'heads'}" for number in range(len(shares[0]))]
+        axes.set_xticks(range(len(names)), names)
         axes.tick_params(axis="x", rotation=90, labelsize=7)
         axes.set_title(f"{task}, {at:.0%} removed: % of units kept", fontsize=10)
         axes.grid(visible=False)

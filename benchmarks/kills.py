@@ -1,0 +1,115 @@
+"""Kill `kprune prune --checkpoint` at random moments, start it again, and hold what comes out against a clean run.
+
+    python benchmarks/kills.py --kills 50 --out benchmarks/results/kills.json
+
+Two models take turns, a tiny classifier and all-MiniLM-L6-v2. A command is killed (-9) at a moment drawn evenly over
+the time that a clean run takes, and started again until it ends by itself. Then its weights must equal the clean run's
+bit for bit, and nothing may be left beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import click
+import torch
+from machine import provenance
+from transformers import BertConfig, BertForSequenceClassification
+
+from kprune.data import python_documentation
+from kprune.demo import embedded_model
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def digest(folder: Path) -> str:
+    """Of the weights in a checkpoint folder."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def tiny_model(folder: Path) -> Path:
+    torch.manual_seed(0)
+    source = embedded_model()
+    tokenizer = source.load_tokenizer()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=64,
+        pad_token_id=0,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def command(model: Path, text: Path, tokens: int, criterion: str) -> list[str]:
+    words = ["prune", model, "--text", text, "--tokens", tokens, "--reduction", 0.6, "--criterion", criterion]
+    return [sys.executable, "-m", "kprune", *map(str, words)]
+
+
+@click.command()
+@click.option("--kills", default=50, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path))
+def main(kills: int, seed: int, out: Path | None) -> None:
+    """Count kills, and what they broke."""
+    generator = random.Random(seed)
+    place = Path(tempfile.mkdtemp(prefix="kills-"))
+    text = place / "text.txt"
+    text.write_text("\n".join(" ".join(line.split()) for line in python_documentation()[:800]), encoding="utf-8")
+    cases = []
+    for name, model, tokens in (("tiny", tiny_model(place / "tiny"), 5_000), ("real", embedded_model().folder, 4_000)):
+        for criterion in ("compensated", "fisher"):
+            words = command(model, text, tokens, criterion)
+            clean = place / f"clean-{name}-{criterion}"
+            began = perf_counter()
+            subprocess.run([*words, str(clean)], check=True, env=ENVIRONMENT, capture_output=True)
+            cases.append((f"{name} {criterion}", words, digest(clean), perf_counter() - began))
+    done, runs, lines = 0, 0, []
+    while done < kills:
+        name, words, expected, seconds = cases[runs % len(cases)]
+        room = place / f"run-{runs}"
+        room.mkdir()
+        started = [*words, str(room / "out"), "--checkpoint", str(room / "kept")]
+        killed, is_over = 0, False
+        while not is_over:
+            process = subprocess.Popen(started, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                is_over = process.wait(seconds * generator.random() if done + killed < kills else None) == 0
+                if not is_over:
+                    raise click.ClickException(f"{name} ended with {process.returncode} after {killed} kills")
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                killed += 1
+        left = sorted(path.name for path in room.iterdir())
+        line = {"case": name, "kills": killed, "equal": digest(room / "out") == expected, "left": left}
+        lines.append(line)
+        click.echo(json.dumps(line))
+        done, runs = done + killed, runs + 1
+        shutil.rmtree(room)
+    shutil.rmtree(place)
+    broken = [line for line in lines if not line["equal"] or line["left"] != ["out"]]
+    if out:
+        out.write_text(
+            json.dumps({"kills": done, "broken": len(broken), "runs": lines, **provenance()}, indent=1) + "\n"
+        )
+    if broken:
+        raise click.ClickException(f"{len(broken)} of {len(lines)} runs came out wrong: {broken}")
+    click.echo(f"{done} kills in {len(lines)} runs, all equal to the clean run, nothing left behind.")
+
+
+if __name__ == "__main__":
+    main()
