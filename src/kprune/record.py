@@ -42,7 +42,11 @@ def record_of(config: PreTrainedConfig) -> Record | None:
     record = getattr(config, "quantization_config", None)
     if record is None:
         return None
-    record = record if isinstance(record, dict) else record.to_dict()
+    if not isinstance(record, dict):
+        told = getattr(record, "to_dict", None)
+        if told is None:
+            raise _disagrees(f"the config's quantization_config is {repr(record)[:80]}, which is no record")
+        record = told()
     if record.get("quant_method") != METHOD:
         return None
     check(record, config)
