@@ -38,7 +38,7 @@ def test_every_method_gives_a_smaller_model_within_the_budget(method, family):
     pruned = METHODS[method].prune(made, 0.3, silent)
     assert 0.3 <= pruned.reduction < 0.3 + 0.06  # less than a head
     assert pruned.parameters[1] < pruned.parameters[0]
-    assert pruned.settings.criterion == (method if method != "kprune" else "fisher")
+    assert pruned.settings.criterion == (method if method != "kprune" else "compensated")
     assert all(torch.equal(value, before[name]) for name, value in made.model.state_dict().items())
     again = METHODS[method].prune(pruner(family), 0.3, silent)
     assert [step.kept for step in again.steps] == [step.kept for step in pruned.steps]
@@ -219,7 +219,10 @@ def test_ablations_change_the_result_and_stay_within_the_budget(change):
     plain = pruner().prune(0.5)
     ablated = pruner(**change).prune(0.5)
     assert ablated.reduction >= 0.5
-    assert [step.kept for step in ablated.steps] != [step.kept for step in plain.steps]
+    # Measured once, the units are the same with and without a refit, and what is left of the error is not.
+    assert [(step.kept, step.error_after) for step in ablated.steps] != [
+        (step.kept, step.error_after) for step in plain.steps
+    ]
     if change == {"search": "uniform"}:
         assert all(len(step.kept) == step.units // 2 for step in ablated.steps)
     if change == {"refit": False}:

@@ -45,7 +45,7 @@ def text(tmp_path_factory) -> Path:
 
 def test_prune_then_load_with_plain_transformers(checkpoint, text, tmp_path):
     out = tmp_path / "small"
-    result = kprune("prune", checkpoint, out, "--text", text, "--reduction", 0.6, "--tokens", 2000)
+    result = kprune("prune", checkpoint, out, "--text", text, "--reduction", 0.6, "--tokens", 2000, "--align", 1)
     assert result.exit_code == 0, result.output
     assert "removed" in result.output
     model = AutoModelForSequenceClassification.from_pretrained(out)

@@ -100,16 +100,6 @@ def prune(
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What is to become of a sublayer."""
-
-    keep: Tensor
-    """True at the units that stay."""
-    token_weights: list[Tensor] | None = None
-    """How much each real token counts in the refit, batch by batch; None: all the same."""
-
-
-@dataclass(frozen=True)
 class Draft:
     """A student in the making."""
 
@@ -239,7 +229,7 @@ class Pruner:
         clock = Clock(due, len(self.sample.batches), progress)
         streams = Streams(self.teacher, draft.student, self.sample)
         budget, fit = draft.budget, best_fit(self.settings.ridge) if self.settings.refit else leave
-        plan: list[Choice] = []  # for the sublayers from the target on, by the last measurement
+        known: list[Measured] = []  # of the sublayers from the target on, by the last measurement
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
             clock.start(i, target)
@@ -247,29 +237,37 @@ class Pruner:
             done = kept.step(i, target) if kept else None
             if not everyone(done is not None):
                 done = None
-            is_planned = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
-            if due[i] and done is not None and not is_planned:
+            is_shared = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
+            if due[i] and done is not None and not is_shared:
                 self._recall(draft, i, streams)
-            elif due[i]:
-                plan = self._plan(draft, i, budget, streams, clock.measured, kept if is_planned else None)
-            choice = plan.pop(0) if plan else None
+            elif due[i] and not _all_fit(draft, i, budget):
+                known = self._know(draft, i, streams, clock.measured, kept if is_shared else None)
             if done is not None:
                 keep = torch.zeros(target.units, dtype=torch.bool)
                 keep[list(done.step.kept)] = True
                 streams.put(target, keep, done.weight, done.bias)
             else:
-                assert choice is not None
-                done = self._remove(target, choice, fit, streams, clock)
+                weights = known[0].token_weights if known else None
+                done = self._remove(target, self._choose(draft, i, budget, known), weights, fit, streams, clock)
                 if kept:
                     kept.add_step(i, done)
+            known = known[1:]
             budget -= float(draft.prices[i][target.units])
             steps.append(clock.stop(done.step))
         return steps
 
-    def _remove(self, target: Sublayer, choice: Choice, fit: Fit, streams: Streams, clock: Clock) -> Done:
+    def _remove(
+        self,
+        target: Sublayer,
+        keep: Tensor,
+        token_weights: list[Tensor] | None,
+        fit: Fit,
+        streams: Streams,
+        clock: Clock,
+    ) -> Done:
         units = target.units
-        before, after = streams.remove(target, choice.keep, fit, clock.refitted, choice.token_weights)
-        kept = tuple(choice.keep.nonzero().squeeze(1).tolist())
+        before, after = streams.remove(target, keep, fit, clock.refitted, token_weights)
+        kept = tuple(keep.nonzero().squeeze(1).tolist())
         step = Step(target.index, target.kind, units, kept, before, after, clock.lap())
         return Done(step, target.consumer.weight, target.consumer.bias)
 
@@ -288,7 +286,13 @@ class Pruner:
         """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""
         draft = self.draft(replace(self.settings, reduction=reduction))
         streams = Streams(self.teacher, draft.student, self.sample)
-        return [int(choice.keep.sum()) for choice in self._plan(draft, 0, draft.budget, streams, lambda: None)]
+        budget = draft.budget
+        known = [] if _all_fit(draft, 0, budget) else self._know(draft, 0, streams, lambda: None)
+        left = []
+        for i in range(len(draft.sublayers)):
+            left.append(int(self._choose(draft, i, budget, known[i:]).sum()))
+            budget -= float(draft.prices[i][left[-1]])
+        return left
 
     def draft(self, settings: Settings) -> Draft:
         """A copy of the model to work on, and what it may keep."""
@@ -319,22 +323,23 @@ class Pruner:
         _attach_record(pruned)
         return pruned
 
-    def _plan(
-        self,
-        draft: Draft,
-        number: int,
-        budget: float,
-        streams: Streams,
-        tick: Callable[[], None],
-        kept: Checkpoint | None = None,
-    ) -> list[Choice]:
-        """What stays, by what is known now, of the sublayers from `number` on."""
+    def _choose(self, draft: Draft, number: int, budget: float, known: Sequence[Measured]) -> Tensor:
+        """A mask of the units that stay in a sublayer, by what is known of it and those above, and what is left."""
         sublayers, prices = draft.sublayers[number:], draft.prices[number:]
-        if sum(float(price[-1]) for price in prices) <= budget:
-            return [Choice(torch.ones(sublayer.units, dtype=torch.bool)) for sublayer in sublayers]
+        if _all_fit(draft, number, budget):
+            return torch.ones(sublayers[0].units, dtype=torch.bool)
+        scores = [each.scores for each in known]
+        if self.settings.search == "uniform":
+            return agreed(best_share(scores[0].cpu(), 1.0 - draft.settings.reduction))
+        return agreed(search_groups(scores, prices, group_sizes(sublayers, draft.settings), budget)[0])
+
+    def _know(
+        self, draft: Draft, number: int, streams: Streams, tick: Callable[[], None], kept: Checkpoint | None = None
+    ) -> list[Measured]:
+        """What is known of the sublayers from `number` on: measured now, or before and kept."""
         found = self._first if number == 0 else None
         if found is None and kept is not None:
-            found = kept.measured(number, sublayers)
+            found = kept.measured(number, draft.sublayers[number:])
         if not everyone(found is not None):
             found = None
         if found is None:
@@ -343,12 +348,7 @@ class Pruner:
                 kept.add_measured(number, found)
         if number == 0:
             self._first = found
-        scores = [each.scores for each in found]
-        if self.settings.search == "uniform":
-            masks = [best_share(values.cpu(), 1.0 - draft.settings.reduction) for values in scores]
-        else:
-            masks = search_groups(scores, prices, group_sizes(sublayers, draft.settings), budget)
-        return [Choice(agreed(keep), each.token_weights) for keep, each in zip(masks, found, strict=True)]
+        return found
 
     def _measure(
         self,
@@ -374,6 +374,11 @@ class Pruner:
         if not only_references:
             _require_knowledge([each.scores for each in found], self.settings)
         return found
+
+
+def _all_fit(draft: Draft, number: int, budget: float) -> bool:
+    """Whether nothing needs to go from the sublayers from `number` on."""
+    return sum(float(price[-1]) for price in draft.prices[number:]) <= budget
 
 
 def group_sizes(sublayers: Sequence[Sublayer], settings: Settings) -> list[int]:
