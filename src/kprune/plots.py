@@ -134,7 +134,8 @@ def _panels(
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * wide + 1, frameon=False)
+    room = 4.2 * wide / (0.7 + 0.085 * max(map(len, handles)))  # inches, by what the longest name takes
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=max(1, int(room)), frameon=False)
     figure.savefig(path, dpi=130, metadata=BARE[path.suffix])
 
 
@@ -197,7 +198,7 @@ def draw_kept(lines: Sequence[Line], path: Path) -> None:
         names = [f"{number // 2} {'FFN' if number % 2 else 'heads'}" for number in range(len(shares[0]))]
         axes.set_xticks(range(len(names)), names)
         axes.tick_params(axis="x", rotation=90, labelsize=7)
-        axes.set_title(f"{task}, {at:.0%} removed: % of units kept", fontsize=10)
+        axes.set_title(f"{task}, {at:.0%} removed: % kept", fontsize=10)
         axes.grid(visible=False)
 
     _panels(lines, path, panel, columns=2, has_legend=False)
