@@ -121,6 +121,10 @@ def test_features_that_hardly_vary_are_no_trouble():
 def test_sums_that_are_no_gram_matrix_are_told():
     with pytest.raises(ArithmeticError, match="not positive"):
         removal_costs(torch.full((4, 4), torch.nan), torch.ones(2, 4), 1)
+    sums = Sensitivity(4, 2, CPU)
+    sums.add(torch.ones(3, 4), torch.full((3, 2), torch.nan), floor=1e-6)
+    with pytest.raises(ArithmeticError, match="not positive"):
+        sums.knowledge(torch.ones(2, 4), 1, 3, bias=True)
 
 
 def test_chunks_remove_as_many_at_a_time():

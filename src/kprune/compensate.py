@@ -58,8 +58,7 @@ class Sensitivity:
         felt = felt / scale if scale > 0 else torch.zeros_like(felt)
         felt = (1.0 - EVERY_WAY) * felt
         felt.diagonal().add_(EVERY_WAY)
-        seen = torch.linalg.cholesky(felt).T @ weight.double()
-        return removal_costs(gram[:-1, :-1], seen, width)
+        return removal_costs(gram[:-1, :-1], _factor(felt, 0.0).T @ weight.double(), width)
 
 
 def removal_costs(gram: Tensor, weight: Tensor, width: int, *, chunk: float = CHUNK, ridge: float = RIDGE) -> Tensor:
