@@ -21,7 +21,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/kprune demo demo
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
