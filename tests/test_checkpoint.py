@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from kprune import KpruneError, Pruner, prune
+from kprune.budget import Budget
 from kprune.checkpoint import RUN, fingerprint
 from kprune.cli import main
 from kprune.demo import embedded_model, python_documentation
@@ -133,6 +134,25 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
         prune(tiny.tiny_model(), BATCHES, **OPTIONS, checkpoint=tmp_path / "file")
 
 
+def test_weights_that_are_the_users_own_are_left_alone(tmp_path):
+    for name, content in (("lora.safetensors", b"mine"), (RUN, b"{}")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        with pytest.raises(KpruneError, match="choose another folder"):
+            prune(tiny.tiny_model(), BATCHES, **OPTIONS, checkpoint=folder)
+        assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [(name, content)]
+
+
+def test_prices_that_are_no_whole_numbers_fit_in_spite_of_rounding(tmp_path):
+    def price(sublayer, length):
+        return 0.1 * torch.arange(sublayer.units + 1, dtype=torch.float64) * (1 + sublayer.index / 7)
+
+    pruner = Pruner(tiny.tiny_model(num_hidden_layers=7), BATCHES, ridge=1e-4, budget=Budget("tenths", price))
+    assert pruner.preview(0.0) == [sublayer.units for sublayer in find(pruner.model)]
+    assert all(len(step.kept) == step.units for step in pruner.prune(0.0).steps)
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path):
     model = tiny.tiny_model()
 
@@ -221,3 +241,8 @@ def test_the_command_line_says_when_a_checkpoint_has_no_use(tmp_path):
         result = CliRunner().invoke(main, ["prune", "model", str(tmp_path / "out"), "--checkpoint", "kept", *others])
         assert result.exit_code == 2
         assert "--checkpoint goes with --reduction" in result.stderr
+    for inside in ("out", "out/kept"):
+        words = ["prune", "model", str(tmp_path / "out"), "--reduction", "0.5", "--checkpoint", str(tmp_path / inside)]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 2
+        assert "--checkpoint must be a folder outside OUT" in result.stderr

@@ -428,3 +428,7 @@ def test_a_folder_that_was_about_to_be_replaced_gets_its_name_back(tmp_path):
     retired.mkdir()  # killed after the new one had its name
     tidy(tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    other = tmp_path / ".out.v2.123.retired"  # of another folder, out.v2
+    other.mkdir()
+    tidy(tmp_path / "out")
+    assert other.exists()

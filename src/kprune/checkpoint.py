@@ -6,8 +6,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -49,12 +50,19 @@ def checkpoint(folder: Path, identity: dict[str, Any]) -> Iterator[Checkpoint]:
     """The checkpoint in a folder, this run's alone while it is open."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _require_own(folder)
         with (folder / RUN).open("a+", encoding="utf-8") as file:
             _lock(file, folder)
             _require_same(file, folder, identity)
             yield Checkpoint(folder)
     except OSError as error:
         raise KpruneError(f"cannot keep a checkpoint in {folder}: {error.strerror}; choose another folder.") from error
+
+
+def _require_own(folder: Path) -> None:
+    strangers = sorted(path.name for path in folder.iterdir() if not _is_own(path.name))
+    if strangers:
+        raise KpruneError(f"{folder} holds {strangers[0]}, which is no checkpoint's; choose another folder.")
 
 
 def _lock(file: IO[str], folder: Path) -> None:
@@ -68,16 +76,14 @@ def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None
     """Write what a run is into an empty file, or compare it with what is there."""
     file.seek(0)
     content = file.read()
-    strangers = sorted(path.name for path in folder.iterdir() if not _is_own(path.name))
-    if strangers:
-        raise KpruneError(f"{folder} holds {strangers[0]}, which is no checkpoint's; choose another folder.")
+    is_cut = not content.endswith("\n") and json.dumps(identity).startswith(content)  # by a kill, as it was written
     try:
-        there = json.loads(content) if content.endswith("\n") else {}  # a kill may have cut it short
+        there = {} if is_cut else json.loads(content)
         if not isinstance(there, dict):
             raise ValueError("not an object")
     except ValueError as error:
         raise BadCheckpoint(f"{folder / RUN} is not a checkpoint's ({error}); choose another folder.") from error
-    if not there:
+    if is_cut:
         for path in folder.iterdir():
             if path.name != RUN:
                 path.unlink()
@@ -104,7 +110,7 @@ def _text(text: str) -> Tensor:
 
 
 def _is_own(name: str) -> bool:
-    return name == RUN or name.removesuffix(".partial").endswith(".safetensors")
+    return name == RUN or re.fullmatch(r"(step|measured)-\d{3,}\.safetensors(\.partial)?", name) is not None
 
 
 class Checkpoint:
@@ -167,9 +173,10 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Take the files away, once nobody needs them; the folder too, if nothing else is in it."""
-        for path in [*self.folder.glob("*.safetensors*"), self.folder / RUN]:
-            path.unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
+        for path in self.folder.iterdir():
+            if _is_own(path.name):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty, or not ours to remove
             self.folder.rmdir()
 
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -163,6 +163,8 @@ def prune_command(
         raise click.UsageError("--search uniform keeps the same share everywhere, and cannot aim at a --speedup.")
     if options["checkpoint"] and (options["method"] != "kprune" or options["reduction"] is None):
         raise click.UsageError("--checkpoint goes with --reduction, and with kprune's own method.")
+    if options["checkpoint"] and options["checkpoint"].resolve().is_relative_to(out_folder.resolve()):
+        raise click.UsageError("--checkpoint must be a folder outside OUT.")
     if launched() > 1 and (options["method"] != "kprune" or options["reduction"] is None):
         raise click.UsageError("several processes go with --reduction, and with kprune's own method.")
     with joined(own_device(device)), quiet(launched_rank() > 0):
@@ -173,7 +175,9 @@ def _prune_and_save(
     model: str, out_folder: Path, as_json: bool, overwrite: bool, device: str | None, options: dict[str, Any]
 ) -> None:
     shape = parse_shape(options["shape"])
-    tidy(out_folder)
+    if rank() == 0:
+        tidy(out_folder)
+    everyone(True)
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     dense = on_device(source.load(), device)

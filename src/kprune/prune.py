@@ -238,6 +238,8 @@ class Pruner:
             if not everyone(done is not None):
                 done = None
             is_shared = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
+            if due[i]:
+                known = []
             if due[i] and done is not None and not is_shared:
                 self._recall(draft, i, streams)
             elif due[i] and not _all_fit(draft, i, budget):
@@ -377,8 +379,8 @@ class Pruner:
 
 
 def _all_fit(draft: Draft, number: int, budget: float) -> bool:
-    """Whether nothing needs to go from the sublayers from `number` on."""
-    return sum(float(price[-1]) for price in draft.prices[number:]) <= budget
+    """Whether nothing needs to go from the sublayers from `number` on, but for rounding."""
+    return sum(float(price[-1]) for price in draft.prices[number:]) <= budget + 1e-9 * draft.dense
 
 
 def group_sizes(sublayers: Sequence[Sublayer], settings: Settings) -> list[int]:

@@ -56,12 +56,12 @@ def joined(device: str | None = None) -> Iterator[None]:
         yield
         return
     on_gpu = device is not None and device.startswith("cuda")
-    if on_gpu:
-        torch.cuda.set_device(device)
     try:
+        if on_gpu:
+            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
-    except (ValueError, RuntimeError) as error:
-        raise KpruneError(f"the processes could not meet ({error}); start them with torchrun.") from error
+    except (ValueError, RuntimeError, AssertionError) as error:
+        raise KpruneError(f"the processes could not meet ({error}); start them with torchrun, one per GPU.") from error
     try:
         yield
         everyone(True)  # nobody leaves while another still needs an answer

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -245,24 +245,31 @@ def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def tidy(folder: Path) -> None:
     """Clear away what a killed run left beside a folder; what it was about to replace gets its name back."""
     folder = folder.resolve()
-    name = glob.escape(folder.name)
-    for partial in folder.parent.glob(f".{name}.*.partial"):
+    if not folder.parent.is_dir():
+        return
+    left = re.compile(rf"\.{re.escape(folder.name)}\.\d+\.(partial|retired)")
+    found = [path for path in folder.parent.iterdir() if left.fullmatch(path.name)]
+    for partial in (path for path in found if path.suffix == ".partial"):
         lock = _locked(partial)
         if lock is not None:  # nobody is writing there
             shutil.rmtree(partial, ignore_errors=True)
             os.close(lock)
-    for retired in folder.parent.glob(f".{name}.*.retired"):
+    for retired in (path for path in found if path.suffix == ".retired"):
         if retired.with_suffix(".partial").exists():
             continue
         if folder.exists():
             shutil.rmtree(retired, ignore_errors=True)
         else:
-            retired.rename(folder)
+            with suppress(FileNotFoundError):  # another run was faster
+                retired.rename(folder)
 
 
 def _locked(folder: Path) -> int | None:
     """A descriptor that locks a folder until it is closed, or its process ends; None where another has it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
