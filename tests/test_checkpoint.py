@@ -82,6 +82,21 @@ def test_a_stopped_run_goes_on_to_the_same_result(kind, options, tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == files
 
 
+@pytest.mark.parametrize("criterion", ["fisher", "compensated"])
+def test_where_nothing_is_removed_at_the_end_the_result_is_the_same(criterion, tmp_path):
+    """Once all that is left fits, nothing is measured any more, and what was known is forgotten, stopped or not."""
+    model = tiny.tiny_model(num_hidden_layers=3)
+    with torch.no_grad():
+        find(model)[1].consumer.weight.mul_(1e-4)  # what must go, goes from here
+    options = {"reduction": 0.05, "ridge": 1e-4, "align": 1, "criterion": criterion, "refresh": 1}
+    expected = prune(model, BATCHES, **options)
+    assert len(expected.steps[-1].kept) == expected.steps[-1].units
+    for steps in range(1, 6):
+        with pytest.raises(Stopped):
+            prune(model, BATCHES, **options, checkpoint=tmp_path / str(steps), progress=stop_after(steps))
+        same(prune(model, BATCHES, **options, checkpoint=tmp_path / str(steps)), expected)
+
+
 def test_where_nothing_is_removed_at_first_the_result_is_the_same(tmp_path):
     """Sublayers that keep all their units leave the streams equal, and the references are noted again and again."""
     model = tiny.tiny_model(num_hidden_layers=3)

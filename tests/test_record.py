@@ -5,13 +5,14 @@ import random
 
 import pytest
 import tiny
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig
 
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.record import check, describe, record_of
-from kprune.sublayer import find
+from kprune.sublayer import find, shrink
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 values = st.recursive(
@@ -81,7 +82,7 @@ def test_whatever_stands_in_a_records_place_is_read_refused_or_not_ours(value):
     assert found is None or is_sound(found)
 
 
-def test_a_cut_or_flipped_config_is_told(tmp_path):
+def test_a_cut_or_flipped_config_is_told():
     """Bytes of a config.json, changed at random: what transformers still reads must be sound, or be refused."""
     text = json.dumps({**CONFIG.to_dict(), "quantization_config": SOUND})
     generator = random.Random(0)
@@ -110,4 +111,9 @@ def test_a_cut_or_flipped_config_is_told(tmp_path):
 def test_a_record_tells_the_shape():
     model = tiny.tiny_model()
     assert describe(model, []) is None
-    assert len(find(model)) == 2 * CONFIG.num_hidden_layers
+    shrink(find(model)[0], torch.tensor([True, False, True, False]))
+    shrink(find(model)[3], torch.zeros(find(model)[3].units, dtype=torch.bool))
+    found = describe(model, [])
+    assert is_sound(found)
+    assert [layer["attention"] for layer in found["per_layer"]] == [2, 4, 4]
+    assert [layer["ffn"] for layer in found["per_layer"]] == [CONFIG.intermediate_size, 0, CONFIG.intermediate_size]
