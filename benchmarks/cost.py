@@ -7,6 +7,9 @@ a multiple of T: each run by the mean of the two passes just before and after it
 changes within minutes, and of three runs the median (of one in the cases that are there for their memory). Memory is
 what the process holds at its peak beyond the loaded model, beside the two streams. Weights are random, which does not
 change the time; the sample has inputs of mixed length. Every case has a process of its own.
+
+Two shares of a run are told beside: of the greedy removal that the criterion `compensated` rehearses, by the clock, and
+of what is no matrix product, by a profile of one more run.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from types import ModuleType
 from typing import Any
 
 import click
@@ -25,7 +31,7 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
-from kprune import Pruned, prune
+from kprune import Pruned, compensate, prune
 from kprune.observe import masked
 from kprune.outputs import kind_of
 from kprune.prune import sample_for
@@ -33,7 +39,10 @@ from kprune.sublayer import find
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
+    "bert-base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "mkldnn_linear", "cholesky", "triangular", "solve")
+"""What operators are called that multiply matrices, or solve with them."""
 
 
 def batches_of(tokens: int, mean_length: int) -> list[dict[str, torch.Tensor]]:
@@ -57,7 +66,7 @@ def peak_megabytes() -> float:
 
 
 def measure(
-    shape: str, layers: int, tokens: int, length: int, criterion: str, reduction: float, repeat: bool
+    shape: str, layers: int, tokens: int, length: int, criterion: str, reduction: float, repeat: bool, profile: bool
 ) -> dict[str, Any]:
     """Time and memory of one run, in this process."""
     torch.manual_seed(0)
@@ -68,12 +77,13 @@ def measure(
         parameter.data.add_(0.0)
     loaded = present_megabytes()
 
-    def run() -> tuple[Pruned, float]:
-        began = perf_counter()
-        pruned = prune(model, batches, reduction=reduction, criterion=criterion)
-        return pruned, perf_counter() - began
+    def run() -> tuple[Pruned, float, float]:
+        with stopwatch(compensate, "removal_costs") as spent:
+            began = perf_counter()
+            pruned = prune(model, batches, reduction=reduction, criterion=criterion)
+            return pruned, perf_counter() - began, sum(spent)
 
-    pruned, seconds = run()
+    pruned, seconds, greedy = run()
     peak = peak_megabytes()  # of the first run alone: later ones could only hide behind it
     runs = [seconds]
     passes = [dense_pass(model, batches)]
@@ -95,10 +105,45 @@ def measure(
         "T_seconds": [round(seconds, 2) for seconds in passes],
         "run_in_T": round(median(ratios), 2),
         "runs_in_T": [round(ratio, 2) for ratio in ratios],
+        "share_of_greedy_removal": round(greedy / seconds, 4),
+        "share_outside_products": round(outside_products(run), 3) if profile else None,
         "megabytes_above_model": round(peak - loaded),
         "megabytes_of_streams": round(streams),
         "megabytes_beyond_streams": round(peak - loaded - streams),
     }
+
+
+@contextmanager
+def stopwatch(module: ModuleType, name: str) -> Iterator[list[float]]:
+    """The seconds of every call of a module's function."""
+    function, spent = getattr(module, name), []
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent.append(perf_counter() - began)
+
+    setattr(module, name, timed)
+    try:
+        yield spent
+    finally:
+        setattr(module, name, function)
+
+
+def outside_products(run: Callable[[], object]) -> float:
+    """The share of a run's time that is spent in anything but matrix products, Python included."""
+    began = perf_counter()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        run()
+        seconds = perf_counter() - began
+    products = sum(
+        event.self_cpu_time_total
+        for event in profiler.key_averages()
+        if event.key.startswith("aten::") and any(name in event.key for name in PRODUCTS)
+    )
+    return 1.0 - products / 1e6 / seconds
 
 
 def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> float:
@@ -119,10 +164,11 @@ def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, tor
 
 
 CASES = [
-    {"shape": "minilm", "layers": 6, "tokens": 20_000, "length": 32, "repeat": True},
-    {"shape": "minilm", "layers": 6, "tokens": 100_000, "length": 32, "repeat": False},
-    {"shape": "minilm", "layers": 12, "tokens": 20_000, "length": 32, "repeat": False},
-    {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False},
+    {"shape": "minilm", "layers": 6, "tokens": 20_000, "length": 32, "repeat": True, "profile": True},
+    {"shape": "minilm", "layers": 6, "tokens": 100_000, "length": 32, "repeat": False, "profile": False},
+    {"shape": "minilm", "layers": 12, "tokens": 20_000, "length": 32, "repeat": True, "profile": False},
+    {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False, "profile": False},
+    {"shape": "bert-base", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False, "profile": True},
 ]
 
 

@@ -1,0 +1,90 @@
+"""One process against two, one thread each: how much sooner a run ends that shares its sample.
+
+    python benchmarks/scaling.py --out benchmarks/results/scaling.json
+
+A model of all-MiniLM-L6-v2's shape with random weights, which do not change the time, and a sample of mixed lengths.
+Runs of one process and of two take turns; the ratio is of their medians. What stays must be the same units.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import click
+import torch
+from cost import SHAPES, batches_of
+from machine import provenance
+from transformers import BertConfig, BertForSequenceClassification
+
+from kprune import prune
+from kprune.ranks import joined, rank
+
+
+def run(layers: int, tokens: int, criterion: str) -> None:
+    """Prune in this process, with others if there are any; the first one tells how long it took."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = BertForSequenceClassification(BertConfig(vocab_size=2000, num_hidden_layers=layers, **SHAPES["minilm"]))
+    batches = batches_of(tokens, 32)
+    with joined():
+        began = perf_counter()
+        pruned = prune(model, batches, reduction=0.6, criterion=criterion)
+        if rank() == 0:
+            kept = [step.kept for step in pruned.steps]
+            click.echo(json.dumps({"seconds": perf_counter() - began, "kept": kept}))
+
+
+def started(processes: int, case: dict[str, Any]) -> dict[str, Any]:
+    """What a run of several processes told."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run(
+        [sys.executable, *launcher, __file__, "--inner", json.dumps(case)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@click.command()
+@click.option("--layers", default=6, show_default=True)
+@click.option("--tokens", default=20_000, show_default=True)
+@click.option("--criterion", default="compensated", show_default=True)
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path))
+@click.option("--inner", hidden=True)
+def main(inner: str | None, repeats: int, out: Path | None, **case: Any) -> None:
+    """Print the seconds of both, and their ratio."""
+    if inner:
+        run(**json.loads(inner))
+        return
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    kept = set()
+    for _ in range(repeats):
+        for processes, found in seconds.items():
+            told = started(processes, case)
+            found.append(round(told["seconds"], 2))
+            kept.add(json.dumps(told["kept"]))
+            click.echo(f"{processes} processes: {found[-1]} s")
+    if len(kept) > 1:
+        raise click.ClickException("one process and two keep different units.")
+    ratio = round(median(seconds[1]) / median(seconds[2]), 3)
+    click.echo(f"{ratio} times as fast")
+    if out:
+        told = {**case, "seconds": seconds, "ratio": ratio, "least": 1.7}
+        out.write_text(json.dumps({**told, **provenance()}, indent=1) + "\n")
+    if ratio < 1.7:
+        raise click.ClickException(f"two processes are {ratio} times as fast as one, less than 1.7.")
+
+
+if __name__ == "__main__":
+    main()
