@@ -201,6 +201,15 @@ def test_a_damaged_file_is_named(tmp_path):
         prune(model, BATCHES, **OPTIONS, criterion="compensated", checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize("damage", [b"\x8a", b"[" * 100_000, b"[1]\n", b"{}\n", b"\0"], ids=repr)
+def test_a_damaged_account_of_the_run_is_refused(damage, tmp_path):
+    model = tiny.tiny_model()
+    prune(model, BATCHES, **OPTIONS, checkpoint=tmp_path)
+    (tmp_path / RUN).write_bytes(damage)
+    with pytest.raises(KpruneError, match=r"is not a checkpoint's|belongs to another run"):
+        prune(model, BATCHES, **OPTIONS, checkpoint=tmp_path)
+
+
 def test_fingerprints_tell_tensors_apart():
     tensor = torch.arange(6.0)
     assert fingerprint([("a", tensor)]) == fingerprint([("a", tensor.clone())])

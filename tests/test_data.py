@@ -37,6 +37,26 @@ def test_a_file_that_is_not_text_is_refused(content, message, tmp_path):
         read_lines(tmp_path / "a.txt")
 
 
+def test_halves_of_characters_are_replaced(tokenizer, tmp_path):
+    (tmp_path / "a.jsonl").write_text(r'{"text": "a \ud83d smile"}' + "\n" + r'{"text": "\ud83d\ude00"}')
+    rows = read_rows(str(tmp_path / "a.jsonl"))
+    assert rows == [("a \ufffd smile",), ("\U0001f600",)]
+    assert draw(rows, tokenizer, tokens=3, max_length=16)
+
+
+def test_a_line_of_megabytes_is_one_text(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("word " * 600_000 + "\n\n \nshort\n")
+    rows = read_lines(tmp_path / "a.txt")
+    assert [len(text) for (text,) in rows] == [2_999_999, 5]
+    batches = draw(rows, tokenizer, tokens=1000, max_length=32)
+    assert sum(int(batch["attention_mask"].sum()) for batch in batches) == 32 + 3
+
+
+def test_rows_without_text_are_left_out(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n\n{"text": null}\n{"text": " \\t"}\n{"text": "word"}\n')
+    assert read_rows(str(tmp_path / "a.jsonl"), ["text"]) == [("word",)]
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(KpruneError, match=r"cannot read .*missing.txt: No such file"):
         read_lines(tmp_path / "missing.txt")
@@ -91,6 +111,7 @@ def test_the_only_text_column_need_not_be_named(tmp_path):
     [
         ("a.jsonl", "{", "line 1, is not JSON"),
         ("a.jsonl", "[1]", "line 1, is not a JSON object"),
+        ("a.jsonl", "[" * 100_000, "line 1, is not JSON .maximum recursion"),
         ("a.jsonl", '{"text": 4}', "holds 4, not text"),
         ("a.parquet", "no", "as Parquet"),
         ("a.doc", "x", "ends in none of .jsonl"),
@@ -100,6 +121,17 @@ def test_a_table_that_cannot_be_read_is_refused(name, content, message, tmp_path
     (tmp_path / name).write_text(content)
     with pytest.raises(KpruneError, match=message):
         read_rows(str(tmp_path / name), ["text"])
+
+
+def test_a_parquet_file_whose_text_is_no_text_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["word"] * 3}), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"word", b"\xaford"))
+    with pytest.raises(KpruneError, match="as Parquet: 'utf-8' codec can't decode byte 0xaf"):
+        read_rows(str(path), ["text"])
 
 
 def test_more_columns_than_a_pair_and_missing_files_are_refused(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src/kprune"
 MATHS = {"gram", "knowledge", "compensate", "search", "refit", "cost"}
 LEVELS = [
-    {"errors", "settings", "metrics", "memory", "gram", "ranks"},
-    MATHS - {"gram"},
+    {"errors", "settings", "metrics", "gram", "ranks", "shelf"},
+    (MATHS - {"gram"}) | {"memory"},
     {"families", "sample"},
     {"sublayer", "outputs", "data", "squad"},
     {"observe", "record", "budget", "tasks", "pruned", "shapes", "timing", "graphs"},

@@ -5,8 +5,9 @@ import pytest
 import tiny
 import torch
 
-from kprune import KpruneError, prune
+from kprune import KpruneError, Pruner, prune
 from kprune import prune as prune_function
+from kprune.errors import NotFinite
 from kprune.sublayer import find, shrink
 
 # `kprune.prune` is the function; the module is reached by its full name.
@@ -271,6 +272,52 @@ def test_activations_that_are_not_finite_are_told():
         model.bert.encoder.layer[2].output.dense.weight.fill_(3e38)
     with pytest.raises(KpruneError, match="outputs on the sample are not finite"):
         prune(model, BATCHES, reduction=0.5)
+
+
+@pytest.mark.parametrize("criterion", ["compensated", "fisher", "paper"])
+def test_gradients_that_are_not_finite_are_named(criterion):
+    class Cliff(torch.autograd.Function):
+        """A constant that has an infinite slope."""
+
+        @staticmethod
+        def forward(ctx, features):
+            return features.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * torch.inf
+
+    model = tiny.tiny_model()
+    model.bert.encoder.layer[1].attention.output.dense.register_forward_hook(lambda module, args, y: Cliff.apply(y))
+    with pytest.raises(NotFinite, match=r"the knowledge measured in layer [01] \w+ is not finite; load"):
+        prune(model, BATCHES, reduction=0.5, ridge=1e-4, criterion=criterion)
+
+
+def test_a_refit_that_is_worse_than_none_stops_the_run():
+    with pytest.raises(NotFinite, match=r"the refit of layer \d \w+ is worse than none: .* smaller ridge .1e\+06 now"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.1, ridge=1e6)
+
+
+def test_a_stream_that_blows_up_stops_the_run(monkeypatch):
+    def wild(ridge):
+        return lambda target, problem, weights: 1e4 * weights
+
+    monkeypatch.setattr(prune_module, "best_fit", wild)
+    with pytest.raises(NotFinite, match=r"the stream blows up: after layer 0 \w+ its error is \d.* times as large"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.5)
+
+
+def test_a_student_that_answers_with_nan_is_not_handed_back(monkeypatch):
+    finish = Pruner.finish
+
+    def spoilt(self, draft, steps):
+        with torch.no_grad():
+            draft.student.classifier.weight.fill_(torch.nan)
+        return finish(self, draft, steps)
+
+    monkeypatch.setattr(Pruner, "finish", spoilt)
+    with pytest.raises(NotFinite, match="the pruned model's outputs are not finite"):
+        prune(tiny.tiny_model(), BATCHES, reduction=0.5)
 
 
 @pytest.mark.parametrize(

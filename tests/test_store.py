@@ -12,8 +12,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelF
 
 import kprune
 from kprune.demo import embedded_model
+from kprune.errors import BadCheckpoint
 from kprune.record import record_of
-from kprune.store import Source, save, tidy, whole_or_absent
+from kprune.store import Source, require_free, save, tidy, whole_or_absent
 
 BATCHES = tiny.batched(tiny.texts(64))
 
@@ -242,6 +243,25 @@ def test_a_linked_folder_is_replaced_behind_its_link(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
 
 
+def test_of_two_runs_into_one_folder_the_second_does_not_replace_the_first(tmp_path):
+    def both():
+        with whole_or_absent(tmp_path / "out") as slow:
+            (slow / "config.json").write_text("slow")
+            (tmp_path / "out").mkdir()  # as the other run does
+            (tmp_path / "out/config.json").write_text("fast")
+
+    with pytest.raises(kprune.KpruneError, match="out was written by another run meanwhile; choose another folder"):
+        both()
+    assert (tmp_path / "out/config.json").read_text() == "fast"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/none/deep"])
+def test_a_folder_that_cannot_be_written_is_refused_at_once(place):
+    with pytest.raises(kprune.KpruneError, match=r"cannot write to /proc: .*; choose another folder"):
+        require_free(Path(place) / "out", overwrite=False)
+
+
 def name_class(folder: Path, name: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
@@ -345,6 +365,45 @@ def test_modules_may_not_lead_out_of_their_folder(tmp_path):
     (tmp_path / "in/modules.json").write_text('[{"path": "../../etc", "type": "sentence_transformers.models.Pooling"}]')
     with pytest.raises(kprune.KpruneError, match="outside its own"):
         Source(tmp_path / "in")
+
+
+@pytest.mark.parametrize("name", ["../stolen.safetensors", "/etc/passwd", "x.bin", "..", "", 7, None])
+def test_an_index_may_not_lead_out_of_its_folder(name, tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path / "in")
+    (tmp_path / "in/model.safetensors").rename(tmp_path / "stolen.safetensors")
+    index = {"metadata": {}, "weight_map": {"classifier.weight": name}}
+    (tmp_path / "in/model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadCheckpoint, match=r"index.json (names the file|has no map of weights)"):
+        Source(tmp_path / "in").load()
+
+
+def test_weights_in_several_files_are_read(tmp_path):
+    model = tiny.tiny_model()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    batch = tiny.batched(tiny.texts(4))[0]
+    assert tiny.same_outputs(Source(tmp_path).load().eval(), model, batch)
+
+
+def test_layers_without_weights_are_refused_before_they_are_built(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**9}))
+    with pytest.raises(BadCheckpoint, match=r"config.json tells of 1000000000 layers, and there are weights of 3"):
+        Source(tmp_path).load()
+
+
+def test_code_in_a_folder_is_never_run(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'proof')!r}, 'w')\nclass C: pass\n")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.C"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["evil.C", None]}}))
+    for load in (lambda: Source(tmp_path).load(), lambda: Source(tmp_path).load_tokenizer()):
+        with pytest.raises(kprune.KpruneError, match="cannot load"):
+            load()
+    assert not (tmp_path / "proof").exists()
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,13 @@ def _lock(file: IO[str], folder: Path) -> None:
 def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None:
     """Write what a run is into an empty file, or compare it with what is there."""
     file.seek(0)
-    content = file.read()
-    is_cut = not content.endswith("\n") and json.dumps(identity).startswith(content)  # by a kill, as it was written
     try:
+        content = file.read()
+        is_cut = not content.endswith("\n") and json.dumps(identity).startswith(content)  # by a kill, as it was written
         there = {} if is_cut else json.loads(content)
         if not isinstance(there, dict):
             raise ValueError("not an object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{folder / RUN} is not a checkpoint's ({error}); choose another folder.") from error
     if is_cut:
         for path in folder.iterdir():
@@ -147,8 +147,8 @@ class Checkpoint:
         told = {name: value for name, value in asdict(done.step).items() if name != "kept"}
         self._write(f"step-{number:03}", tensors, told)
 
-    def measured(self, number: int, sublayers: Sequence[Sublayer]) -> list[Measured] | None:
-        """What was measured at a sublayer, of it and those above, if it was kept."""
+    def measured(self, number: int, sublayers: Sequence[Sublayer], tokens: Sequence[int]) -> list[Measured] | None:
+        """What was measured at a sublayer, of it and those above, if it was kept of batches of so many tokens each."""
         found = self._read(f"measured-{number:03}")
         if found is None:
             return None
@@ -163,6 +163,9 @@ class Checkpoint:
                     raise self._damaged(f"measured-{number:03}")
         except (KeyError, TypeError) as error:
             raise self._damaged(f"measured-{number:03}") from error
+        weights = measured[0].token_weights
+        if weights is not None and [len(each) for each in weights] != list(tokens):
+            return None
         return measured
 
     def add_measured(self, number: int, measured: Sequence[Measured]) -> None:
@@ -190,7 +193,7 @@ class Checkpoint:
             if digest != fingerprint(sorted(tensors.items())):
                 raise self._damaged(name)
             told = json.loads(bytes(tensors.pop("told").numpy()))
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, KeyError, ValueError, RecursionError) as error:
             raise self._damaged(name) from error
         return tensors, told
 

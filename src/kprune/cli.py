@@ -30,6 +30,7 @@ from kprune.families import FAMILIES
 from kprune.graphs import TARGETS
 from kprune.inspection import Inspection, inspect
 from kprune.latency import Latency, aim, default_cache, measure_latency, measured_speedup
+from kprune.memory import gpu_peak_megabytes, is_out_of_memory, peak_megabytes
 from kprune.methods import METHODS
 from kprune.options import (
     data_options,
@@ -73,6 +74,11 @@ class Commands(click.Group):
         except KpruneError as error:
             who = f"kprune, process {launched_rank()} of {launched()}" if launched() > 1 else "kprune"
             err.print(f"{who}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            sys.exit(1)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            err.print("kprune: there is not enough memory; use a smaller --tokens, or --offload.", style="red")
             sys.exit(1)
         except KeyboardInterrupt:
             err.print("kprune: interrupted; no model was written.", style="red")
@@ -143,6 +149,11 @@ def main() -> None:
 @click.option("--ridge", type=float, help="Steadies the refit of small samples.  [default: 1e-6]")
 @click.option("--seed", default=0, show_default=True)
 @click.option(
+    "--offload",
+    metavar="PLACE",
+    help="Keep streams on a disk, in this folder, or in a GPU's 'host': large samples take little memory then.",
+)
+@click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
     help="Keep finished sublayers in this folder: killed, the same command goes on from there.",
@@ -202,6 +213,7 @@ def _prune_and_save(
         "budget",
         "align",
         "refresh",
+        "offload",
     )
     pruner = Pruner(dense, batches, pooling=source.pooling, **{name: options[name] for name in names})
     if latency is not None:
@@ -222,6 +234,7 @@ def _prune_and_save(
         return
     if as_json:
         told = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds}
+        told |= {"peak_megabytes": peak_megabytes(), "gpu_peak_megabytes": gpu_peak_megabytes()}
         if latency is not None:
             told["speedup"] = {"asked": options["speedup"], "measured": reached, "latency": asdict(latency)}
         told["steps"] = [asdict(step) for step in pruned.steps]
@@ -234,7 +247,12 @@ def _prune_and_save(
         show_evaluation(evaluation, "pruned", "dense")
     if told_of_speed:
         out.print(f"measured    {told_of_speed}", highlight=False, soft_wrap=True)
-    out.print(f"Written to {out_folder} in {pruned.seconds:.0f} s. Load it with from_pretrained after `import kprune`.")
+    on_gpu = gpu_peak_megabytes()
+    peak = f"{peak_megabytes():,.0f} MB of memory" + ("" if on_gpu is None else f" and {on_gpu:,.0f} MB of the GPU's")
+    out.print(
+        f"Written to {out_folder} in {pruned.seconds:.0f} s; at the peak the process held {peak}. "
+        "Load it with from_pretrained after `import kprune`."
+    )
 
 
 def _forget(folder: Path) -> None:

@@ -160,7 +160,7 @@ def _json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BadSample(f"{path}, line {number}, is not JSON ({error}); write one object per line.") from error
             if not isinstance(row, dict):
                 raise BadSample(f"{path}, line {number}, is not a JSON object; write one object per line.")
@@ -185,7 +185,7 @@ def _parquet(path: Path) -> Table:
 
     try:
         rows: Table = parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise BadSample(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
     return rows
 
@@ -246,7 +246,12 @@ def labelled_rows(table: Table, columns: Sequence[str], label: str | None, sourc
         if all(text and text.strip() for text in texts):
             if label is not None and row[label] is None:
                 raise BadSample(f"row {number} of {source} has no {label!r}; fill it in, or leave the row out.")
-            yield texts, row[label] if label else None
+            yield tuple(map(_encodable, texts)), row[label] if label else None
+
+
+def _encodable(text: str) -> str:
+    """A text without halves of characters, which JSON can hold and a tokenizer cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _only_text_columns(row: Mapping[str, Any], label: str | None, source: str) -> tuple[str, ...]:

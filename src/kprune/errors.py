@@ -19,3 +19,7 @@ class NotFinite(KpruneError):
 
 class BadCheckpoint(KpruneError):
     """A folder is not a checkpoint, or its parts disagree with each other."""
+
+
+class OutOfMemory(KpruneError):
+    """A batch does not fit into what memory is left."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +22,14 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
+from kprune.memory import batch_by_batch
 from kprune.observe import forward, forward_and_top, gradients, output_gradients
 from kprune.outputs import OutputKind, Prediction
-from kprune.ranks import add_up
+from kprune.ranks import add_up, share
 from kprune.sample import Batch, Sample
 from kprune.search import score
 from kprune.settings import CRITERIA, Settings
+from kprune.shelf import Shelf, shelf
 from kprune.sublayer import Sublayer
 
 RELEASED_GROUP = 32
@@ -40,10 +43,12 @@ class References:
     anew each time.
     """
 
-    def __init__(self, teacher: PreTrainedModel, kind: OutputKind, sample: Sample) -> None:
+    def __init__(
+        self, teacher: PreTrainedModel, kind: OutputKind, sample: Sample, *, offload: str | Path | None = None
+    ) -> None:
         self.teacher, self.kind, self.sample = teacher, kind, sample
         self._predictions: dict[int, Prediction] = {}
-        self._streams: dict[int, Tensor] = {}
+        self._streams: Shelf = shelf(offload)
 
     def note(self, number: int, outputs: Any, top: Tensor) -> None:
         """Keep what the teacher, or a student that is still its equal, gave for a batch."""
@@ -83,7 +88,7 @@ def measure(
     student: PreTrainedModel,
     sublayers: Sequence[Sublayer],
     costs: Sequence[float],
-    streams: Sequence[Tensor],
+    streams: Mapping[int, Tensor],
     references: References,
     settings: Settings,
     *,
@@ -101,27 +106,36 @@ def measure(
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
     felt: dict[Sublayer, list[Tensor]] = {sublayer: [] for sublayer in sublayers}
     hooks = output_gradients if CRITERIA[settings.criterion].is_compensated else gradients
-    for number, batch in enumerate(sample.batches):
+    with batch_by_batch():
+        for number, batch in enumerate(sample.batches):
 
-        def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
-            felt[sublayer] += _add(sums[sublayer], features, gradient, batch, settings)
+            def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
+                felt[sublayer] += _add(sums[sublayer], features, gradient, batch, settings)
 
-        with torch.enable_grad(), hooks(sublayers, feel):
-            outputs, top = forward_and_top(
-                student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
-            )
-            if is_teacher:
-                references.note(number, outputs, top)
-            if not only_references:
-                objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
-        tick()
+            with torch.enable_grad(), hooks(sublayers, feel):
+                outputs, top = forward_and_top(
+                    student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
+                )
+                if is_teacher:
+                    references.note(number, outputs, top)
+                if not only_references:
+                    objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
+            tick()
     if only_references:
         return []
     for of_sublayer in sums.values():
         add_up(of_sublayer.tensors)
-    return [
-        Measured(_score(sublayer, sums.pop(sublayer), cost, sample, kind, settings), _token_weights(felt[sublayer]))
+    # Of several processes, each reckons for some of the sublayers, as many wide ones as the others.
+    own = set(share(sorted(sublayers, key=lambda sublayer: sublayer.features)))
+    scores = [
+        _score(sublayer, sums.pop(sublayer), cost, sample, kind, settings)
+        if sublayer in own
+        else torch.zeros(sublayer.units, dtype=torch.float64, device=sublayer.consumer.weight.device)
         for sublayer, cost in zip(sublayers, costs, strict=True)
+    ]
+    add_up(scores)
+    return [
+        Measured(of_units, _token_weights(felt[sublayer])) for of_units, sublayer in zip(scores, sublayers, strict=True)
     ]
 
 

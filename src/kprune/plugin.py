@@ -8,6 +8,7 @@ is left of it but the record in the config: to `.half()`, `.to()`, the Trainer a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -71,15 +72,7 @@ class PruningLoader(HfQuantizer):
 
 def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
     """Refuse weights that are not those of the model's layers, naming the first that disagrees."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        if not str(file).endswith(".safetensors"):
-            raise BadCheckpoint(f"{file} is not a safetensors file, and kprune reads no other; save the model again.")
-        try:
-            with safe_open(file, framework="pt") as weights:
-                shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise BadCheckpoint(f"{file} cannot be read ({error}); copy or save the folder again.") from error
+    shapes = shapes_in(files)
     prefix = model.base_model_prefix + "."
     layers = family_of(model.config).layers + "."
     own = {name.removeprefix(prefix) for name, _ in model.named_parameters()}
@@ -99,6 +92,20 @@ def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
                 f"{name} has shape {found} in the weights and {tuple(parameter.shape)} by the pruning record: "
                 "the files of this folder do not belong together; restore the whole folder."
             )
+
+
+def shapes_in(files: Sequence[str | Path]) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors in safetensors files, by their headers."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        if not str(file).endswith(".safetensors"):
+            raise BadCheckpoint(f"{file} is not a safetensors file, and kprune reads no other; save the model again.")
+        try:
+            with safe_open(file, framework="pt") as weights:
+                shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise BadCheckpoint(f"{file} cannot be read ({error}); copy or save the folder again.") from error
+    return shapes
 
 
 if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # a reload of this module must not register twice

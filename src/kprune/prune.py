@@ -21,8 +21,10 @@ from transformers import PreTrainedModel
 from kprune.budget import Budget, budget_named, total_flops
 from kprune.checkpoint import Checkpoint, Done, fingerprint
 from kprune.checkpoint import checkpoint as open_checkpoint
-from kprune.errors import BadSample, KpruneError, NotFinite, UnsupportedModel
+from kprune.errors import BadSample, KpruneError, NotFinite, OutOfMemory, UnsupportedModel
 from kprune.measure import Measured, References, measure
+from kprune.memory import give_back
+from kprune.observe import call
 from kprune.outputs import OutputKind, kind_of
 from kprune.pruned import Clock, Progress, Pruned, Step
 from kprune.ranks import agreed, count, everyone, rank, share
@@ -35,8 +37,12 @@ from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 96 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
+ACTIVATION_SHARE = 0.25
+"""Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
 SOUND_RIDGE = 1e-4
 """The least ridge that makes a refit with fewer tokens than features sound."""
+WORSE = 1e-4
+"""By so much a refit may be worse than none, in parts of the teacher's stream: what a ridge takes where all is well."""
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +64,7 @@ def prune(
     budget: str | Budget = "flops",
     align: int = DEFAULT_ALIGN,
     refresh: int | None = None,
+    offload: str | Path | None = None,
     checkpoint: str | Path | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Pruned:
@@ -74,6 +81,10 @@ def prune(
     `temperature` is γ, `rep_weight` λ and `head_weight` μ of the paper. Left out, these take their criterion's values.
     `ridge`, relative to the mean diagonal of PᵀP, steadies the refit; a sample of fewer tokens than the widest
     sublayer has features is refused unless a ridge of 1e-4 or more is given. `pooling` matters to bare encoders only.
+
+    `offload` says where the two streams are kept between passes, which is most of what a large sample takes: "host" is
+    the memory of a GPU's host, any other name a folder on a disk. The result is the same. Where memory ends in a batch
+    all the same, batches are halved.
 
     `checkpoint` names a folder in which finished sublayers are kept: a run that was killed goes on from there when it
     is started again, and comes to the same result. Delete the folder afterwards.
@@ -95,6 +106,7 @@ def prune(
         budget=budget,
         align=align,
         refresh=refresh,
+        offload=offload,
     )
     return pruner.prune(reduction, checkpoint=checkpoint, progress=progress)
 
@@ -146,6 +158,7 @@ class Pruner:
         budget: str | Budget = "flops",
         align: int = DEFAULT_ALIGN,
         refresh: int | None = None,
+        offload: str | Path | None = None,
     ) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModel(
@@ -176,7 +189,8 @@ class Pruner:
         self.sample = sample_for(model, kind, batches)
         _require_enough(self.sample, sublayers, ridge)
         self.teacher = _teacher_of(model)
-        self.references = References(self.teacher, kind, self.sample)
+        self.offload = offload
+        self.references = References(self.teacher, kind, self.sample, offload=offload)
         self._first: list[Measured] | None = None
 
     def with_settings(self, **changes: Any) -> Pruner:
@@ -202,12 +216,31 @@ class Pruner:
         progress: Callable[[Progress], None] = lambda progress: None,
     ) -> Pruned:
         """A smaller copy of the model, as `prune` makes it."""
-        draft = self.draft(replace(self.settings, reduction=reduction))
+        settings = replace(self.settings, reduction=reduction)
+        draft = self.draft(settings)
+        finished: dict[int, Done] = {}
         with ExitStack() as stack:
             kept = None
             if checkpoint is not None:
                 kept = stack.enter_context(open_checkpoint(own_folder(checkpoint), self._identity(draft)))
-            return self.finish(draft, self._steps(draft, kept, progress))
+            while True:
+                try:
+                    return self.finish(draft, self._steps(draft, finished, kept, progress))
+                except OutOfMemory:
+                    if not everyone(self.sample.can_be_halved):
+                        raise
+                del draft
+                self._halve_batches()
+                draft = self.draft(settings)
+
+    def _halve_batches(self) -> None:
+        """Go on with half as much in memory at a time."""
+        give_back()
+        self.sample = self.sample.halved()
+        most = max(batch.mask.numel() for batch in self.sample.batches)
+        log.warning("out of memory: going on with batches of %d tokens at most, half of what they were", most)
+        self.references = References(self.teacher, self.references.kind, self.sample, offload=self.offload)
+        self._first = None
 
     def _identity(self, draft: Draft) -> dict[str, Any]:
         """What tells one run from another."""
@@ -223,18 +256,24 @@ class Pruner:
             "prices": fingerprint((f"{n}", price) for n, price in enumerate(draft.prices)),
         }
 
-    def _steps(self, draft: Draft, kept: Checkpoint | None, progress: Callable[[Progress], None]) -> list[Step]:
-        """Prune all sublayers, those first that an earlier run has finished."""
+    def _steps(
+        self,
+        draft: Draft,
+        finished: dict[int, Done],
+        kept: Checkpoint | None,
+        progress: Callable[[Progress], None],
+    ) -> list[Step]:
+        """Prune all sublayers, those first that are finished, or were by an earlier run; what is done is noted."""
         due = [self._is_due(i) for i in range(len(draft.sublayers))]
         clock = Clock(due, len(self.sample.batches), progress)
-        streams = Streams(self.teacher, draft.student, self.sample)
+        streams = Streams(self.teacher, draft.student, self.sample, offload=self.offload)
         budget, fit = draft.budget, best_fit(self.settings.ridge) if self.settings.refit else leave
         known: list[Measured] = []  # of the sublayers from the target on, by the last measurement
         steps: list[Step] = []
         for i, target in enumerate(draft.sublayers):
             clock.start(i, target)
             streams.move_to(target)
-            done = kept.step(i, target) if kept else None
+            done = finished.get(i) or (kept.step(i, target) if kept else None)
             if not everyone(done is not None):
                 done = None
             is_shared = i + 1 < len(due) and not due[i + 1]  # what is measured here serves the next one, too
@@ -251,6 +290,7 @@ class Pruner:
             else:
                 weights = known[0].token_weights if known else None
                 done = self._remove(target, self._choose(draft, i, budget, known), weights, fit, streams, clock)
+                finished[i] = done
                 if kept:
                     kept.add_step(i, done)
             known = known[1:]
@@ -269,6 +309,11 @@ class Pruner:
     ) -> Done:
         units = target.units
         before, after = streams.remove(target, keep, fit, clock.refitted, token_weights)
+        if after > 1.01 * before + WORSE:
+            raise NotFinite(
+                f"the refit of {target.name} is worse than none: the error of its stream is {after:.3g}, and was "
+                f"{before:.3g} before; use a smaller ridge ({self.settings.ridge:g} now), or more text."
+            )
         kept = tuple(keep.nonzero().squeeze(1).tolist())
         step = Step(target.index, target.kind, units, kept, before, after, clock.lap())
         return Done(step, target.consumer.weight, target.consumer.bias)
@@ -287,7 +332,7 @@ class Pruner:
     def preview(self, reduction: float) -> list[int]:
         """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""
         draft = self.draft(replace(self.settings, reduction=reduction))
-        streams = Streams(self.teacher, draft.student, self.sample)
+        streams = Streams(self.teacher, draft.student, self.sample, offload=self.offload)
         budget = draft.budget
         known = [] if _all_fit(draft, 0, budget) else self._know(draft, 0, streams, lambda: None)
         left = []
@@ -311,6 +356,7 @@ class Pruner:
 
     def finish(self, draft: Draft, steps: Sequence[Step]) -> Pruned:
         """The result of a draft that is done."""
+        self._require_sound(draft.student)
         _hand_over(draft.student, self.model)
         pruned = Pruned(
             model=draft.student,
@@ -324,6 +370,16 @@ class Pruner:
         )
         _attach_record(pruned)
         return pruned
+
+    @torch.no_grad()
+    def _require_sound(self, student: PreTrainedModel) -> None:
+        """Refuse a student that answers with NaN where the teacher did not."""
+        batch = self.sample.batches[0]
+        values = self.references.kind.read(call(student, batch), batch).values
+        if bool((values.isnan() | values.isposinf()).any()):
+            raise NotFinite(
+                "the pruned model's outputs are not finite (NaN or infinity); remove less, or use more text."
+            )
 
     def _choose(self, draft: Draft, number: int, budget: float, known: Sequence[Measured]) -> Tensor:
         """A mask of the units that stay in a sublayer, by what is known of it and those above, and what is left."""
@@ -341,7 +397,9 @@ class Pruner:
         """What is known of the sublayers from `number` on: measured now, or before and kept."""
         found = self._first if number == 0 else None
         if found is None and kept is not None:
-            found = kept.measured(number, draft.sublayers[number:])
+            found = kept.measured(
+                number, draft.sublayers[number:], [batch.real_tokens for batch in self.sample.batches]
+            )
         if not everyone(found is not None):
             found = None
         if found is None:
@@ -418,7 +476,7 @@ def _attach_record(pruned: Pruned) -> None:
 
 
 def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
-    """The batches, regrouped so that what a pass keeps for its way back fits ACTIVATION_BYTES.
+    """The batches, regrouped so that what a pass keeps for its way back fits what it may.
 
     Of several processes, each has its share of them; examples and tokens are those of all.
     """
@@ -427,7 +485,7 @@ def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mappi
     if kind.is_vocabulary:
         per_token += 4 * model.config.vocab_size
     examples = examples_of(batches)
-    tokens = ACTIVATION_BYTES // (4 * per_token)
+    tokens = max(ACTIVATION_BYTES, int(ACTIVATION_SHARE * 4 * model.num_parameters())) // (4 * per_token)
     if count() > 1:  # several for each, so that all have about the same to do
         tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * count()))
     sample = regroup(

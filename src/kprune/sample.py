@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,27 @@ class Batch:
         flat = tensor.flatten(0, 1)
         return flat if self.tokens is None else flat.index_select(0, self.tokens)
 
+    @property
+    def real_tokens(self) -> int:
+        return self.mask.numel() if self.tokens is None else len(self.tokens)
+
+    def halves(self) -> list[Batch]:
+        """Two batches of half the examples, or this one, if there is only one."""
+        middle = len(self.example) // 2
+        return [self._rows(slice(0, middle)), self._rows(slice(middle, None))] if middle else [self]
+
+    def _rows(self, rows: slice) -> Batch:
+        length = int(self.mask[rows].any(0).nonzero().max()) + 1
+        mask = self.mask[rows, :length]
+        return Batch(
+            inputs={name: value[rows, :length] for name, value in self.inputs.items()},
+            mask=mask,
+            example=self.example[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            predicted=None if self.predicted is None else self.predicted[rows, :length],
+            tokens=places_of_real(mask),
+        )
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -49,6 +70,14 @@ class Sample:
     @property
     def mean_length(self) -> float:
         return self.tokens / self.examples
+
+    @property
+    def can_be_halved(self) -> bool:
+        return any(len(batch.example) > 1 for batch in self.batches)
+
+    def halved(self) -> Sample:
+        """The same examples in batches half as large."""
+        return replace(self, batches=[half for batch in self.batches for half in batch.halves()])
 
 
 def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
@@ -132,5 +161,10 @@ def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch
         example=torch.tensor(numbers, device=device),
         labels=labels if is_per_example else None,
         predicted=None if labels is None or is_per_example else labels != -100,
-        tokens=None if bool(mask.all()) else mask.flatten().nonzero().squeeze(1),
+        tokens=places_of_real(mask),
     )
+
+
+def places_of_real(mask: Tensor) -> Tensor | None:
+    """What `Batch.tokens` is of a mask."""
+    return None if bool(mask.all()) else mask.flatten().nonzero().squeeze(1)

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +24,9 @@ from kprune.card import model_card
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.evaluate import Evaluation
 from kprune.families import family_of
+from kprune.plugin import shapes_in
 from kprune.pruned import Pruned
+from kprune.record import record_of
 
 SIDE_FILES = {".json", ".txt", ".model", ".jinja"}
 """Endings of tokenizer, label and generation files, which come along as they are."""
@@ -79,7 +83,7 @@ class Source:
             return []
         try:
             entries = [{"path": str(e["path"]), "type": str(e["type"])} for e in json.loads(file.read_text("utf-8"))]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadCheckpoint(f"{file} is not a list of modules ({error}); restore it.") from error
         root = self.folder.resolve()
         for entry in entries:
@@ -90,7 +94,7 @@ class Source:
     def _json(self, path: Path) -> dict[str, Any]:
         try:
             content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
         return content if isinstance(content, dict) else {}
 
@@ -115,13 +119,15 @@ class Source:
 
     def load_config(self) -> PreTrainedConfig:
         with reading(self.encoder):
-            return cast(PreTrainedConfig, AutoConfig.from_pretrained(self.encoder))
+            return cast(PreTrainedConfig, AutoConfig.from_pretrained(self.encoder, trust_remote_code=False))
 
     def load(self) -> PreTrainedModel:
         """The model, in its stored dtype, with the head that its config names."""
         config = self.load_config()
         with reading(self.encoder):
             family_of(config)  # refused by name before any weight is read
+            record_of(config)
+            self._require_layers(config)
             loader = self.class_of(config)
             model, info = cast(
                 tuple[PreTrainedModel, dict[str, Any]],
@@ -135,6 +141,33 @@ class Source:
                 "nothing can be learnt from random ones: pass a fine-tuned checkpoint."
             )
         return model
+
+    def _require_layers(self, config: PreTrainedConfig) -> None:
+        """Refuse a config that tells of more layers than there are weights for, before they are built."""
+        layer = re.compile(rf"(?:^|\.){re.escape(family_of(config).layers)}\.(\d{{1,9}})\.")
+        files = [file for file in self._weights_files() if file.is_file()]
+        names = chain.from_iterable(shapes_in([file]) for file in files)
+        numbers = [int(found[1]) for found in map(layer.search, names) if found]
+        if files and config.num_hidden_layers > max(numbers, default=-1) + 1:
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json tells of {config.num_hidden_layers} layers, and there are weights of "
+                f"{max(numbers, default=-1) + 1}; restore the whole folder."
+            )
+
+    def _weights_files(self) -> list[Path]:
+        """The files that hold the weights, which may not lead out of the folder."""
+        index = self.encoder / "model.safetensors.index.json"
+        if (self.encoder / "model.safetensors").exists() or not index.exists():
+            return [self.encoder / "model.safetensors"]
+        names = self._json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise BadCheckpoint(f"{index} has no map of weights to files; restore it.")
+        for name in names.values():
+            if not name.endswith(".safetensors") or Path(name).name != name:
+                raise BadCheckpoint(
+                    f"{index} names the file {name!r:.80}, which is no file of weights beside it; restore it."
+                )
+        return [self.encoder / name for name in sorted(set(names.values()))]
 
     def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The class that the folder's model is loaded with: what its config names, or the bare encoder."""
@@ -151,7 +184,7 @@ class Source:
 
     def load_tokenizer(self) -> Any:
         with reading(self.encoder):
-            return AutoTokenizer.from_pretrained(self.encoder)
+            return AutoTokenizer.from_pretrained(self.encoder, trust_remote_code=False)
 
     def copy_to(self, target: Path) -> None:
         """Copy all that belongs to the model beside its weights: tokenizer, labels, sentence-transformers modules."""
@@ -173,16 +206,10 @@ def reading(folder: Path) -> Iterator[None]:
     """Turn what transformers says of a folder it cannot read into one sentence."""
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        ImportError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        SafetensorError,
-    ) as error:
+    except KpruneError:
+        raise
+    except Exception as error:
+        # transformers raises whatever a value that it did not expect leads to
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
 
@@ -199,7 +226,8 @@ GRAPHS = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
 
 
 def require_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse an output folder that exists, unless it is a checkpoint that may be replaced."""
+    """Refuse an output folder that exists, unless it is a checkpoint that may be replaced, and one out of reach."""
+    _require_writable(folder)
     if not folder.exists():
         return
     if not overwrite:
@@ -212,6 +240,15 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
         raise KpruneError(
             f"{folder} is more, or less, than a checkpoint ({what}), and so is not replaced; choose another."
         )
+
+
+def _require_writable(folder: Path) -> None:
+    there = next(parent for parent in folder.resolve().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise KpruneError(f"cannot write to {there}: {error.strerror}; choose another folder.") from error
 
 
 @contextmanager
@@ -227,6 +264,8 @@ def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
         partial.mkdir(parents=True)
         lock = _locked(partial)
         yield partial
+        if folder.exists() and not overwrite:
+            raise KpruneError(f"{folder} was written by another run meanwhile; choose another folder.")
         if folder.exists():
             folder.rename(retired)
         partial.rename(folder)

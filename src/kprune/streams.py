@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
+from kprune.memory import batch_by_batch
 from kprune.observe import advance, embed, pass_attention, pass_layer, watch
 from kprune.ranks import add_up, agreed
 from kprune.refit import LeastSquares
 from kprune.sample import Sample
+from kprune.shelf import Shelf, shelf
 from kprune.sublayer import Sublayer, find, shrink
+
+BLOWN_UP = 100.0
+"""The error of a stream from which on nothing is left of it; a stream of zeros has an error of 1."""
 
 Fit = Callable[[Sublayer, LeastSquares, Tensor], Tensor]
 """A sublayer's new weights and bias change, (features + 1) × d, from its problem and the weights that it has."""
@@ -42,32 +48,42 @@ class Streams:
     """The student's stream at the current sublayer and the teacher's, a tensor per batch; none from below is kept.
 
     The teacher passes each layer once, ahead of the student, and leaves behind what the student's stream should be
-    after each of the layer's sublayers.
+    after each of the layer's sublayers. All of them lie where `offload` says, as `kprune.shelf` takes it.
     """
 
     @torch.no_grad()
     def __init__(
-        self, teacher: PreTrainedModel, student: PreTrainedModel, sample: Sample, *, are_equal: bool = True
+        self,
+        teacher: PreTrainedModel,
+        student: PreTrainedModel,
+        sample: Sample,
+        *,
+        are_equal: bool = True,
+        offload: str | Path | None = None,
     ) -> None:
         self._teacher_model, self._student_model = teacher, student
         self._originals = find(teacher)
         self.sample = sample
-        self.student = [embed(student, batch) for batch in sample.batches]
-        self._teacher = list(self.student)
+        self.student: Shelf = shelf(offload)
+        self._teacher: Shelf = shelf(offload)
+        with batch_by_batch():
+            for number, batch in enumerate(sample.batches):
+                self.student[number] = self._teacher[number] = embed(student, batch)
         self._student_at = self._teacher_at = 0  # layers
         self._past_attention = False  # of the student's
-        self._wanted: dict[tuple[str, int], Tensor] = {}  # by kind of sublayer and batch
+        self._wanted: Shelf = shelf(offload)  # by kind of sublayer and batch
         self.are_equal = are_equal  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
     def move_to(self, target: Sublayer) -> None:
         """Take the student's stream, and with it the teacher's, up to a sublayer."""
-        while self._student_at < target.index:
-            self._pass_layer()
-        if target.kind == "ffn" and not self._past_attention:
-            for number, batch in enumerate(self.sample.batches):
-                self.student[number] = pass_attention(self._student_model, target, batch, self.student[number])
-            self._past_attention = True
+        with batch_by_batch():
+            while self._student_at < target.index:
+                self._pass_layer()
+            if target.kind == "ffn" and not self._past_attention:
+                for number, batch in enumerate(self.sample.batches):
+                    self.student[number] = pass_attention(self._student_model, target, batch, self.student[number])
+                self._past_attention = True
 
     def _pass_layer(self) -> None:
         at = self._student_at
@@ -114,7 +130,13 @@ class Streams:
         weight.copy_(fitted[:-1].T)
         if bias is not None:
             bias.add_(fitted[-1])
-        return problem.error(removed) / scale, problem.error(fitted) / scale
+        before, after = problem.error(removed) / scale, problem.error(fitted) / scale
+        if not after < BLOWN_UP:  # nor is NaN
+            raise NotFinite(
+                f"the stream blows up: after {target.name} its error is {after:.3g} times as large as the dense "
+                "model's stream itself; remove less, or use more text."
+            )
+        return before, after
 
     @torch.no_grad()
     def put(self, target: Sublayer, keep: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -127,26 +149,28 @@ class Streams:
         consumer.weight.copy_(weight)
         if bias is not None and consumer.bias is not None:
             consumer.bias.copy_(bias)
-        for number in range(len(self.sample.batches)):  # the teacher passes the layer, as it did then
-            self._stream_wanted(target, number)
+        with batch_by_batch():
+            for number in range(len(self.sample.batches)):  # the teacher passes the layer, as it did then
+                self._stream_wanted(target, number)
         self._teacher_at = target.index + 1
 
     def _problem(
         self, target: Sublayer, tick: Callable[[], None], token_weights: Sequence[Tensor] | None
     ) -> tuple[LeastSquares, float]:
         """P, the student's features, against Q = X_T + Sub_T(X_T) − X_S − bias; and ‖X_T + Sub_T(X_T)‖²."""
-        bias = target.consumer.bias
-        problem = LeastSquares(target.features, target.consumer.out_features, self.student[0].device)
-        scale = torch.zeros((), dtype=torch.float64, device=self.student[0].device)
-        for number, batch in enumerate(self.sample.batches):
-            wanted = self._stream_wanted(target, number)
-            weights = None if token_weights is None else token_weights[number]
-            of_tokens = wanted.double().square().sum(1)
-            scale += (of_tokens if weights is None else of_tokens * weights).sum()
-            own = watch(self._student_model, target, batch, self.student[number])
-            lacking = wanted - own.stream
-            problem.add(own.features, lacking if bias is None else lacking - bias, weights)
-            tick()
+        bias, device = target.consumer.bias, target.consumer.weight.device
+        problem = LeastSquares(target.features, target.consumer.out_features, device)
+        scale = torch.zeros((), dtype=torch.float64, device=device)
+        with batch_by_batch():
+            for number, batch in enumerate(self.sample.batches):
+                wanted = self._stream_wanted(target, number)
+                weights = None if token_weights is None else token_weights[number]
+                of_tokens = wanted.double().square().sum(1)
+                scale += (of_tokens if weights is None else of_tokens * weights).sum()
+                own = watch(self._student_model, target, batch, self.student[number])
+                lacking = wanted - own.stream
+                problem.add(own.features, lacking if bias is None else lacking - bias, weights)
+                tick()
         self._teacher_at = target.index + 1
         add_up([*problem.tensors, scale])
         return problem, float(scale)

@@ -65,7 +65,7 @@ def remove_all(
     streams: Streams | None = None,
 ) -> Pruned:
     """The draft with all other units removed, sublayer by sublayer, each fitted in its turn."""
-    streams = streams or Streams(pruner.teacher, draft.student, pruner.sample)
+    streams = streams or Streams(pruner.teacher, draft.student, pruner.sample, offload=pruner.offload)
     clock = Clock([False] * len(draft.sublayers), len(pruner.sample.batches), progress)
     steps = []
     for i, (target, keep) in enumerate(zip(draft.sublayers, masks, strict=True)):

@@ -17,7 +17,6 @@ from kprune.errors import KpruneError
 from kprune.observe import forward, observe
 from kprune.prune import Draft, Pruner
 from kprune.pruned import Progress, Pruned
-from kprune.streams import Streams
 from kprune.sublayer import Sublayer
 
 WIDTH = 1.0
@@ -47,7 +46,7 @@ def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]
         next(chosen) if sublayer.kind == "ffn" else torch.ones(sublayer.units, dtype=torch.bool)
         for sublayer in draft.sublayers
     ]
-    return remove_all(pruner, draft, masks, progress, tuning(), Streams(pruner.teacher, draft.student, pruner.sample))
+    return remove_all(pruner, draft, masks, progress, tuning())
 
 
 def _of_kind(draft: Draft, kind: str) -> list[tuple[Sublayer, Tensor]]:

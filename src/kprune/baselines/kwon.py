@@ -40,7 +40,7 @@ def prune(pruner: Pruner, reduction: float, progress: Callable[[Progress], None]
     theirs = _rearranged(fishers, vectors, draft.sublayers, draft.costs, halfway.budget)
     for sublayer, keep in zip(halfway.sublayers, theirs, strict=True):
         shrink(sublayer, keep)
-    streams = Streams(halfway.student, draft.student, pruner.sample, are_equal=False)
+    streams = Streams(halfway.student, draft.student, pruner.sample, are_equal=False, offload=pruner.offload)
     return remove_all(pruner, draft, masks, progress, tuning(), streams)
 
 

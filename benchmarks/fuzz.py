@@ -1,0 +1,292 @@
+"""Feed kprune damaged and hostile files, and see that it refuses them with a sentence, at once and in little memory.
+
+    python benchmarks/fuzz.py --cases 100000 --out benchmarks/results/fuzz.json
+
+Four targets: a pruned folder whose config.json has a mutated pruning record (or other mutated entries, or bytes), the
+weights' header and index beside it, tables and text files, and the files of a run's checkpoint. A case is well if it is
+accepted, or refused by a KpruneError. It is not if anything else is raised, if it takes longer than ten seconds, or if
+it needs more memory than twice what the honest file takes and a fixed room for the libraries: the process may not
+allocate more. Cases that are not well are printed, and kept with --keep.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import shutil
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+import pyarrow
+import torch
+import transformers
+from machine import provenance
+from pyarrow import parquet
+from transformers import BertConfig, BertForSequenceClassification
+
+from kprune import KpruneError, prune
+from kprune.data import read_lines, read_rows
+from kprune.store import Source
+
+ROOM = 96 * 2**20
+"""What libraries may take beside, for buffers of their own."""
+PATIENCE = 10
+NASTY: list[Any] = [
+    *(None, True, False, 0, 1, -1, 3, 7, 2**20, 2**31 - 1, 2**31, 2**63, 10**30, -(2**63), 0.5, -0.0, 1e308, 1e-320),
+    *(float("nan"), float("inf"), "", " ", "0", "kprune", "attention", "../../etc/passwd", "/etc/passwd", "\ud800"),
+    *("\0", "x" * 10_000, [], {}, [[]], [{}], {"": 0}, [None] * 50, {"attention": 1}, {"ffn": 1, "attention": 1}),
+]
+
+
+class TooSlow(Exception):
+    pass
+
+
+def mutated(value: Any, dice: random.Random) -> Any:
+    """A copy of a JSON value, changed in one place or a few."""
+    value = json.loads(json.dumps(value))
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        nodes = list(places(value))
+        if not nodes:
+            return dice.choice(NASTY)
+        parent, key = dice.choice(nodes)
+        change = dice.randrange(6)
+        if change < 3:
+            parent[key] = dice.choice(NASTY)
+        elif change == 3:
+            del parent[key]
+        elif change == 4:
+            others = [other[name] for other, name in nodes]
+            parent[key] = json.loads(json.dumps(dice.choice(others)))
+        elif isinstance(parent, list):
+            parent.insert(dice.randrange(len(parent) + 1), dice.choice([parent[key], dice.choice(NASTY)]))
+        else:
+            parent[f"{key}{dice.choice(['', ' ', '_', 's'])}x"] = dice.choice(NASTY)
+    return value
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a JSON value: the list or object, and the index or name."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in list(items):
+        yield value, key
+        yield from places(child)
+
+
+def mutated_bytes(content: bytes, dice: random.Random) -> bytes:
+    """A copy with bytes changed, lost, doubled, or cut off."""
+    changed = bytearray(content)
+    for _ in range(dice.choice((1, 1, 2, 4, 16))):
+        at = dice.randrange(len(changed) + 1)
+        change = dice.randrange(6)
+        if change == 0:
+            changed[at : at + 1] = bytes([dice.randrange(256)])
+        elif change == 1:
+            del changed[at : at + dice.choice((1, 2, 8, 64))]
+        elif change == 2:
+            changed[at:at] = dice.choice(
+                (b"\0", b"\xff\xfe", b"\n", b'"', b"{", b"[" * 5000, b"\r", b"\xed\xa0\x80", b",")
+            )
+        elif change == 3:
+            start = dice.randrange(len(changed) + 1)
+            changed[at:at] = changed[start : start + dice.choice((1, 8, 64))]
+        elif change == 4:
+            del changed[at:]
+        else:
+            changed[at : at + 8] = dice.choice((2**40, 2**63 - 1, 0)).to_bytes(8, "little")
+    return bytes(changed)
+
+
+@contextmanager
+def limited(honest: int) -> Iterator[None]:
+    """Within, the process may allocate no more than twice the honest need and the room, nor take long."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TooSlow(f"took more than {PATIENCE} seconds")
+
+    status = Path("/proc/self/status").read_text()
+    data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    signal.signal(signal.SIGALRM, stop)
+    resource.setrlimit(resource.RLIMIT_DATA, (data + 2 * honest + ROOM, hard))
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def pruned_folder(place: Path) -> Path:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    model = BertForSequenceClassification(BertConfig(vocab_size=99, initializer_range=0.25, **sizes)).eval()
+    batches = [{"input_ids": torch.randint(5, 99, (16, 24))}]
+    pruned = prune(model, batches, reduction=0.6, ridge=1e-4, align=1, checkpoint=place / "run")
+    pruned.model.save_pretrained(place / "model")
+    return place / "model"
+
+
+class Target:
+    """Something that reads files, and how to damage them."""
+
+    def __init__(
+        self, name: str, honest: int, damage: Callable[[random.Random], None], read: Callable[[], object]
+    ) -> None:
+        self.name, self.honest, self.damage, self.read = name, honest, damage, read
+
+
+def targets(place: Path) -> list[Target]:
+    folder = pruned_folder(place)
+    config_file, weights_file = folder / "config.json", folder / "model.safetensors"
+    index_file = folder / "model.safetensors.index.json"
+    config, weights = json.loads(config_file.read_text()), weights_file.read_bytes()
+    honest = weights_file.stat().st_size
+
+    def load() -> None:
+        Source(folder).load()
+
+    def change_record(dice: random.Random) -> None:
+        kind = dice.randrange(10)
+        if kind < 7:
+            record = mutated(config["quantization_config"], dice)
+            config_file.write_text(json.dumps({**config, "quantization_config": record}))
+        elif kind < 9:
+            config_file.write_text(json.dumps(mutated(config, dice)))
+        else:
+            config_file.write_bytes(mutated_bytes(json.dumps(config).encode(), dice))
+
+    def change_weights(dice: random.Random) -> None:
+        config_file.write_text(json.dumps(config))
+        index_file.unlink(missing_ok=True)
+        weights_file.write_bytes(weights)
+        if dice.randrange(2):
+            header = int.from_bytes(weights[:8], "little") + 8
+            weights_file.write_bytes(mutated_bytes(weights[:header], dice) + weights[header:])
+        else:
+            names = ["model.safetensors", "../model.safetensors", "/etc/passwd", "other.safetensors", "..", ""]
+            index = {"metadata": {}, "weight_map": {"classifier.weight": dice.choice(names), "x": dice.choice(names)}}
+            index_file.write_text(json.dumps(mutated(index, dice)))
+            weights_file.rename(folder / "other.safetensors")
+
+    tables = place / "tables"
+    tables.mkdir()
+    rows = [{"text": f'a sentence, number {n}, with "quotes" and ünïcode', "label": n} for n in range(5)]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tables / "t.parquet")
+    contents = {
+        "t.jsonl": "\n".join(map(json.dumps, rows)).encode(),
+        "t.csv": b'text,label\n"one, two",1\n"say ""so""",2\nthree,3\n',
+        "t.tsv": b"text\tlabel\none two\t1\nthree\t2\n",
+        "t.txt": "one line\nanother line\n\nünïcode\n".encode(),
+        "t.parquet": (tables / "t.parquet").read_bytes(),
+    }
+    chosen = [tables / "t.jsonl"]
+
+    def change_table(dice: random.Random) -> None:
+        name = dice.choice(list(contents))
+        chosen[0] = tables / name
+        chosen[0].write_bytes(mutated_bytes(contents[name], dice))
+
+    def read_table() -> None:
+        path = chosen[0]
+        if path.suffix == ".txt":
+            read_lines(path)
+        else:
+            read_rows(str(path), ["text"] if path.stat().st_size % 2 else [])
+
+    kept = {path.name: path.read_bytes() for path in (place / "run").iterdir()}
+    model = BertForSequenceClassification.from_pretrained(folder)  # any model: the checkpoint is of another run
+
+    return [
+        Target("record", honest, change_record, load),
+        Target("weights", honest, change_weights, load),
+        Target("tables", 10_000, change_table, read_table),
+        *checkpoint_targets(place, kept, model),
+    ]
+
+
+def checkpoint_targets(place: Path, kept: dict[str, bytes], pruned: torch.nn.Module) -> list[Target]:
+    folder = place / "run"
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    model = BertForSequenceClassification(BertConfig(vocab_size=99, initializer_range=0.25, **sizes)).eval()
+    batches = [{"input_ids": torch.randint(5, 99, (16, 24))}]
+
+    def change(dice: random.Random) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, content in kept.items():
+            (folder / name).write_bytes(content)
+        name = dice.choice(list(kept))
+        (folder / name).write_bytes(mutated_bytes(kept[name], dice))
+
+    def resume() -> None:
+        prune(model, batches, reduction=0.6, ridge=1e-4, align=1, checkpoint=folder)
+
+    return [Target("checkpoint", sum(map(len, kept.values())), change, resume)]
+
+
+@click.command()
+@click.option("--cases", default=100_000, show_default=True, help="Of records and of tables; a tenth of the others.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--target", "names", multiple=True, help="[default: all]")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Copy the files of cases that are not well to this folder."
+)
+@click.option("--out", type=click.Path(path_type=Path))
+def main(cases: int, seed: int, names: tuple[str, ...], keep: Path | None, out: Path | None) -> None:
+    """Count what is accepted, refused, and not well."""
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    place = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    lines, broken = [], 0
+    for target in targets(place):
+        if names and target.name not in names:
+            continue
+        dice = random.Random(seed)
+        count = cases if target.name in ("record", "tables") else cases // 10
+        found: Counter[str] = Counter()
+        first: dict[str, str] = {}
+        slowest = 0.0
+        for case in range(count):
+            target.damage(dice)
+            began = perf_counter()
+            try:
+                with limited(target.honest):
+                    target.read()
+                verdict = "accepted"
+            except KpruneError:
+                verdict = "refused"
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                verdict = f"{type(error).__name__} in {Path(where.filename).name}:{where.lineno}"
+                if verdict not in first:
+                    first[verdict] = f"case {case}: {error!s:.200}"
+                    click.echo(f"{target.name}, {verdict}, {first[verdict]}", err=True)
+                    if keep is not None:
+                        shutil.copytree(place, keep / f"{target.name}-{case}", dirs_exist_ok=True)
+            slowest = max(slowest, perf_counter() - began)
+            found[verdict] += 1
+        well = found["accepted"] + found["refused"]
+        broken += count - well
+        lines.append({"target": target.name, "cases": count, **found, "slowest_seconds": round(slowest, 2)})
+        click.echo(json.dumps(lines[-1]))
+    shutil.rmtree(place)
+    if out:
+        out.write_text(json.dumps({"targets": lines, "seed": seed, **provenance()}, indent=1) + "\n")
+    if broken:
+        raise click.ClickException(f"{broken} cases ended in something other than a KpruneError.")
+
+
+if __name__ == "__main__":
+    main()
