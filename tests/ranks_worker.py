@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from kprune import Pruner
-from kprune.ranks import joined, rank
+from kprune.ranks import count, joined, rank
 
 CRITERIA = ("fisher", "compensated", "released")
 
@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
         for criterion in CRITERIA:
             pruned = pruner.with_settings(criterion=criterion).prune(0.6)
             if rank() == 0:
-                found = {"kept": [step.kept for step in pruned.steps], "tokens": pruned.tokens}
+                found = {"kept": [step.kept for step in pruned.steps], "tokens": pruned.tokens, "processes": count()}
                 found["errors"] = [step.error_after for step in pruned.steps]
                 torch.save({**found, "weights": pruned.model.state_dict()}, folder / f"{criterion}.pt")
 

@@ -22,14 +22,23 @@ from kprune.demo import embedded_model, python_documentation
 ONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def test_two_processes_come_to_the_result_of_one(tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+        ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"],
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_two_processes_come_to_the_result_of_one(launcher, tmp_path):
     worker = Path(__file__).with_name("ranks_worker.py")
-    subprocess.run([*launcher, worker, tmp_path], env=ONE, check=True, timeout=300, capture_output=True)
+    command = [sys.executable, "-m", *launcher, worker, tmp_path]
+    subprocess.run(command, env=ONE, check=True, timeout=300, capture_output=True)
     (tmp_path / "one").mkdir()
     ranks_worker.main(tmp_path / "one")
     for criterion in ranks_worker.CRITERIA:
         two, one = (torch.load(folder / f"{criterion}.pt") for folder in (tmp_path, tmp_path / "one"))
+        assert (two["processes"], one["processes"]) == (2, 1)
         assert two["kept"] == one["kept"]
         assert two["tokens"] == one["tokens"]
         assert two["errors"] == pytest.approx(one["errors"], rel=1e-3, abs=1e-9)
