@@ -18,10 +18,12 @@ import resource
 import shutil
 import signal
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,7 +38,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from kprune import KpruneError, Pruned, prune
 from kprune.data import read_lines, read_rows
-from kprune.store import Source
+from kprune.errors import OutOfMemory
+from kprune.memory import is_out_of_memory
+from kprune.store import Source, reading
 
 ROOM = 32 * 2**20
 """What libraries may take beside, for buffers of their own."""
@@ -48,8 +52,62 @@ NASTY: list[Any] = [
 ]
 
 
-class TooSlow(Exception):
-    pass
+@dataclass(frozen=True)
+class Target:
+    """Something that reads files, and how to damage them."""
+
+    name: str
+    honest: int
+    """Bytes of the files as they should be."""
+    damage: Callable[[random.Random], None]
+    read: Callable[[], object]
+
+
+class TooSlow(BaseException):
+    """No library takes it for an error of its own."""
+
+
+def wants_memory(error: BaseException | None) -> bool:
+    """Whether an error comes of a lack of memory, whatever it was turned into."""
+    while error is not None:
+        if is_out_of_memory(error) or isinstance(error, OutOfMemory):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def outcome(target: Target) -> str:
+    """What became of a case: accepted, refused, or what went wrong."""
+    began = perf_counter()
+    try:
+        with limited(target.honest):
+            target.read()
+        verdict = "accepted"
+    except (Exception, TooSlow) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        verdict = f"{type(error).__name__} in {Path(where.filename).name}:{where.lineno}: {error!s:.100}"
+        if wants_memory(error):
+            verdict = f"needs too much memory: {error!s:.100}"
+        elif isinstance(error, KpruneError):
+            verdict = "refused"
+    return "too slow" if perf_counter() - began > PATIENCE else verdict
+
+
+def require_limits() -> None:
+    """See that the limits hold: a reader that takes much memory, or time, must come out as one that is not well."""
+
+    def greedy() -> None:
+        with reading(Path("greedy")):
+            torch.zeros(2**30).add_(1.0)
+
+    def slow() -> None:
+        with reading(Path("slow")):
+            time.sleep(2 * PATIENCE)
+
+    verdicts = {outcome(Target("greedy", 1000, lambda dice: None, greedy))[:10]}
+    verdicts.add(outcome(Target("slow", 1000, lambda dice: None, slow)))
+    if verdicts != {"needs too ", "too slow"}:
+        raise click.ClickException(f"the limits of time and memory do not hold here: {verdicts}")
 
 
 def nasty(dice: random.Random) -> Any:
@@ -143,15 +201,6 @@ def run_in(folder: Path) -> Pruned:
     return prune(*model_and_batches(), reduction=0.6, ridge=1e-4, align=1, checkpoint=folder)
 
 
-class Target:
-    """Something that reads files, and how to damage them."""
-
-    def __init__(
-        self, name: str, honest: int, damage: Callable[[random.Random], None], read: Callable[[], object]
-    ) -> None:
-        self.name, self.honest, self.damage, self.read = name, honest, damage, read
-
-
 def targets(place: Path) -> list[Target]:
     folder, run = place / "model", place / "run"
     run_in(run).model.save_pretrained(folder)
@@ -169,7 +218,8 @@ def targets(place: Path) -> list[Target]:
             record = mutated(config["quantization_config"], dice)
             config_file.write_text(json.dumps({**config, "quantization_config": record}))
         elif kind < 9:
-            config_file.write_text(json.dumps(mutated(config, dice)))
+            others = {"num_labels": 3, "transformers_weights": None, "auto_map": {"AutoConfig": "evil.C"}}
+            config_file.write_text(json.dumps(mutated({**config, **(others if dice.randrange(2) else {})}, dice)))
         else:
             config_file.write_bytes(mutated_bytes(json.dumps(config).encode(), dice))
 
@@ -246,6 +296,7 @@ def main(cases: int, seed: int, names: tuple[str, ...], keep: Path | None, out: 
     transformers.utils.logging.disable_progress_bar()
     place = Path(tempfile.mkdtemp(prefix="fuzz-"))
     lines, broken = [], 0
+    require_limits()
     everything = targets(place)
     for target in everything:
         target.read()  # honest files are accepted, or this is no test
@@ -255,26 +306,16 @@ def main(cases: int, seed: int, names: tuple[str, ...], keep: Path | None, out: 
         dice = random.Random(seed)
         count = cases if target.name in ("record", "tables") else cases // 10
         found: Counter[str] = Counter()
-        first: dict[str, str] = {}
         slowest = 0.0
         for case in range(count):
             target.damage(dice)
             began = perf_counter()
-            try:
-                with limited(target.honest):
-                    target.read()
-                verdict = "accepted"
-            except KpruneError:
-                verdict = "refused"
-            except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                verdict = f"{type(error).__name__} in {Path(where.filename).name}:{where.lineno}"
-                if verdict not in first:
-                    first[verdict] = f"case {case}: {error!s:.200}"
-                    click.echo(f"{target.name}, {verdict}, {first[verdict]}", err=True)
-                    if keep is not None:
-                        shutil.copytree(place, keep / f"{target.name}-{case}", dirs_exist_ok=True)
+            verdict = outcome(target)
             slowest = max(slowest, perf_counter() - began)
+            if verdict not in ("accepted", "refused") and verdict not in found:
+                click.echo(f"{target.name}, case {case}: {verdict}", err=True)
+                if keep is not None:
+                    shutil.copytree(place, keep / f"{target.name}-{case}", dirs_exist_ok=True)
             found[verdict] += 1
         well = found["accepted"] + found["refused"]
         broken += count - well

@@ -1,5 +1,7 @@
 """Where memory ends: streams kept elsewhere, and batches that are halved."""
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,16 @@ def test_streams_kept_elsewhere_give_the_same_bits(kind, criterion, tmp_path):
     for place in ("host", tmp_path):
         same_weights(prune(model, BATCHES, **OPTIONS, criterion=criterion, offload=place), expected)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shelf_is_read_only_for_its_tensors(tmp_path, monkeypatch):
+    kept = shelf(tmp_path)
+    kept[0] = torch.ones(3)
+    monkeypatch.setattr(type(kept), "__getitem__", None)
+    assert 0 in kept
+    assert 1 not in kept
+    kept.clear()
+    assert len(kept) == 0
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
@@ -118,9 +130,35 @@ def test_where_memory_ends_late_finished_sublayers_are_not_pruned_again(monkeypa
 
 
 def test_where_one_input_is_too_much_it_is_told(monkeypatch):
-    little_memory(monkeypatch, measure_module, "forward_and_top", most=10)
+    little_memory(monkeypatch, measure_module, "forward_and_top", most=23)  # the longest text has 24 tokens
     with pytest.raises(OutOfMemory, match="not enough memory for a batch of the sample; use shorter texts"):
         prune(tiny.tiny_model(), BATCHES, **OPTIONS)
+
+
+def test_a_text_too_long_for_memory_ends_the_run_at_once(monkeypatch, caplog):
+    inputs = [torch.arange(5, 65), *tiny.texts(200, shortest=4, longest=6)]
+    monkeypatch.setattr(sys.modules["kprune.prune"], "ACTIVATION_BYTES", 0)
+    monkeypatch.setattr(sys.modules["kprune.prune"], "ACTIVATION_SHARE", 0)  # a text at a time
+    little_memory(monkeypatch, measure_module, "forward_and_top", most=59)
+    with pytest.raises(OutOfMemory):
+        prune(tiny.tiny_model(), tiny.batched(inputs, size=1), **OPTIONS)
+    assert caplog.text.count("out of memory") == 0
+
+
+def test_a_preview_is_halved_too(monkeypatch):
+    pruner = Pruner(tiny.tiny_model(), BATCHES, ridge=1e-4)
+    expected = pruner.preview(0.6)
+    little_memory(monkeypatch, measure_module, "forward_and_top", most=300)
+    assert Pruner(tiny.tiny_model(), BATCHES, ridge=1e-4).preview(0.6) == expected
+
+
+def test_time_is_that_of_all_attempts(monkeypatch):
+    little_memory(monkeypatch, measure_module, "forward_and_top", most=300)
+    began = time.perf_counter()
+    pruned = prune(tiny.tiny_model(), BATCHES, **OPTIONS)
+    spent = time.perf_counter() - began
+    assert sum(step.seconds for step in pruned.steps) < pruned.seconds <= spent
+    assert pruned.seconds > 0.8 * spent
 
 
 def test_a_checkpoint_serves_a_run_whose_batches_were_halved(monkeypatch, tmp_path):
@@ -131,6 +169,17 @@ def test_a_checkpoint_serves_a_run_whose_batches_were_halved(monkeypatch, tmp_pa
     (tmp_path / "kept" / "step-005.safetensors").unlink()
     again = prune(model, BATCHES, **OPTIONS, checkpoint=tmp_path / "kept")  # batches are large again
     assert [step.kept for step in again.steps] == [step.kept for step in first.steps]
+
+
+def test_a_checkpoint_of_a_pruner_that_halved_before_serves_another(monkeypatch, tmp_path):
+    model = tiny.tiny_model()
+    with monkeypatch.context() as scarce:
+        little_memory(scarce, measure_module, "forward_and_top", most=300)
+        pruner = Pruner(model, BATCHES, ridge=1e-4)
+        pruner.prune(0.4)
+        first = pruner.prune(0.6, checkpoint=tmp_path / "kept")
+    again = prune(model, BATCHES, **OPTIONS, checkpoint=tmp_path / "kept")
+    same_weights(again, first)
 
 
 def test_halved_batches_hold_the_same_examples():
@@ -149,9 +198,12 @@ def test_halved_batches_hold_the_same_examples():
         rows[part is halved] = found
     assert rows[True] == rows[False]
     single = sample
-    while single.can_be_halved:
+    while len(single.largest.example) > 1:
+        before = single.largest.mask.numel()
         single = single.halved()
-    assert [len(batch.example) for batch in single.batches] == [1] * 50
+        longest = max(batch.mask.shape[1] for batch in single.batches)
+        assert single.largest.mask.numel() <= before / 2 + longest  # up to an example that is left over
+    assert single.largest.mask.numel() == 24
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():

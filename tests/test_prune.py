@@ -7,7 +7,7 @@ import torch
 
 from kprune import KpruneError, Pruner, prune
 from kprune import prune as prune_function
-from kprune.errors import NotFinite
+from kprune.errors import NotFinite, NotSound
 from kprune.sublayer import find, shrink
 
 # `kprune.prune` is the function; the module is reached by its full name.
@@ -294,7 +294,7 @@ def test_gradients_that_are_not_finite_are_named(criterion):
 
 
 def test_a_refit_that_is_worse_than_none_stops_the_run():
-    with pytest.raises(NotFinite, match=r"the refit of layer \d \w+ is worse than none: .* smaller ridge .1e\+06 now"):
+    with pytest.raises(NotSound, match=r"the refit of layer \d \w+ is worse than none: .* smaller ridge .1e\+06 now"):
         prune(tiny.tiny_model(), BATCHES, reduction=0.1, ridge=1e6)
 
 
@@ -303,7 +303,7 @@ def test_a_stream_that_blows_up_stops_the_run(monkeypatch):
         return lambda target, problem, weights: 1e4 * weights
 
     monkeypatch.setattr(prune_module, "best_fit", wild)
-    with pytest.raises(NotFinite, match=r"the stream blows up: after layer 0 \w+ its error is \d.* times as large"):
+    with pytest.raises(NotSound, match=r"the stream blows up: after layer 0 \w+ its error is \d.* times as large"):
         prune(tiny.tiny_model(), BATCHES, reduction=0.5)
 
 
@@ -312,12 +312,27 @@ def test_a_student_that_answers_with_nan_is_not_handed_back(monkeypatch):
 
     def spoilt(self, draft, steps):
         with torch.no_grad():
-            draft.student.classifier.weight.fill_(torch.nan)
+            draft.student.classifier.weight.fill_(3e38)
         return finish(self, draft, steps)
 
     monkeypatch.setattr(Pruner, "finish", spoilt)
     with pytest.raises(NotFinite, match="the pruned model's outputs are not finite"):
         prune(tiny.tiny_model(), BATCHES, reduction=0.5)
+
+
+@pytest.mark.parametrize("size", [-3e4, 3e4])
+def test_a_student_without_an_answer_in_its_own_dtype_is_not_handed_back(size):
+    model = tiny.tiny_model()
+    with torch.no_grad():
+        model.classifier.weight.fill_(size)  # sums to more than float16 holds, and not more than float32 does
+    with pytest.raises(NotFinite, match=r"outputs are not finite .* in torch.float16; .*load the model in float32"):
+        prune(model.half(), BATCHES, reduction=0.3)
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("reduction", [0.02, 0.1, 0.5, 0.9])
+def test_a_ridge_that_the_documentation_offers_is_no_cause_to_stop(ridge, reduction):
+    assert prune(tiny.tiny_model(), BATCHES[:3], reduction=reduction, ridge=ridge, align=1).reduction >= reduction
 
 
 @pytest.mark.parametrize(

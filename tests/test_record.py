@@ -8,10 +8,10 @@ import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertConfig
+from transformers import BertConfig, BertModel
 
 from kprune.errors import BadCheckpoint, KpruneError
-from kprune.record import check, describe, record_of
+from kprune.record import apply, check, describe, record_of
 from kprune.sublayer import find, shrink
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -106,6 +106,14 @@ def test_a_cut_or_flipped_config_is_told():
             refused += 1
     assert read > 100
     assert refused > 20
+
+
+def test_a_record_of_a_model_said_to_be_huge_takes_no_memory(monkeypatch):
+    with torch.device("meta"):
+        skeleton = BertModel(tiny.tiny_config("bert", intermediate_size=2**31))
+    monkeypatch.setattr(torch, "arange", None)  # nothing is as long as there are units
+    apply(SOUND, skeleton)
+    assert {sublayer.units for sublayer in find(skeleton)} == {2, 16}
 
 
 def test_a_record_tells_the_shape():

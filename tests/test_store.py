@@ -262,6 +262,18 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(place):
         require_free(Path(place) / "out", overwrite=False)
 
 
+def test_a_folder_that_cannot_be_looked_at_is_refused(monkeypatch, tmp_path):
+    def forbidden(path):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as without_rights:
+        without_rights.setattr(Path, "exists", forbidden)
+        with pytest.raises(kprune.KpruneError, match=r"cannot write to .*: Permission denied; choose another folder"):
+            require_free(tmp_path / "out", overwrite=False)
+    with pytest.raises(kprune.KpruneError, match="/ exists; choose another folder"):
+        require_free(Path("/"), overwrite=False)
+
+
 def name_class(folder: Path, name: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
@@ -391,6 +403,35 @@ def test_layers_without_weights_are_refused_before_they_are_built(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10**9}))
     with pytest.raises(BadCheckpoint, match=r"config.json tells of 1000000000 layers, and there are weights of 3"):
         Source(tmp_path).load()
+
+
+def test_a_name_is_no_layer(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({**weights, "bert.encoder.layer.19999.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 20_000}))
+    with pytest.raises(BadCheckpoint, match=r"tells of 20000 layers, and there are weights of 4"):
+        Source(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_labels": 2**40}, r"tells of 1099511627776 labels, and no weight is that wide"),
+        ({"transformers_weights": "evil.safetensors.index.json"}, "names weights of its own"),
+        ({"vocab_size": 2**40}, r"embeddings.weight has shape \(99, 32\) in the weights and \(1099511627776, 32\)"),
+        ({"intermediate_size": 2**30}, r"dense.weight has shape \(48, 32\) in the weights"),
+    ],
+)
+def test_a_hostile_config_is_refused_before_weights_are_read(change, message, tmp_path, capfd):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("id2label", None), config.pop("label2id", None)
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(BadCheckpoint, match=message):
+        Source(tmp_path).load()
+    assert "Loading weights" not in capfd.readouterr().err
 
 
 def test_code_in_a_folder_is_never_run(tmp_path):

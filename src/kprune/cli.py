@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import torch
@@ -72,17 +72,21 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KpruneError as error:
-            who = f"kprune, process {launched_rank()} of {launched()}" if launched() > 1 else "kprune"
-            err.print(f"{who}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-            sys.exit(1)
+            _complain(str(error))
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            err.print("kprune: there is not enough memory; use a smaller --tokens, or --offload.", style="red")
-            sys.exit(1)
+            _complain("there is not enough memory; use fewer --tokens, --offload, or a machine with more of it.")
         except KeyboardInterrupt:
             err.print("kprune: interrupted; no model was written.", style="red")
             sys.exit(130)
+
+
+def _complain(sentence: str) -> NoReturn:
+    """Say what went wrong, and end."""
+    who = f"kprune, process {launched_rank()} of {launched()}" if launched() > 1 else "kprune"
+    err.print(f"{who}: {sentence}", style="red", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(1)
 
 
 @click.group(cls=Commands)

@@ -23,3 +23,7 @@ class BadCheckpoint(KpruneError):
 
 class OutOfMemory(KpruneError):
     """A batch does not fit into what memory is left."""
+
+
+class NotSound(KpruneError):
+    """Numbers are finite, and make no sense all the same."""

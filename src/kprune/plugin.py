@@ -82,16 +82,26 @@ def compare_with_files(model: PreTrainedModel, files: Sequence[str]) -> None:
                 f"the weights hold {name}, which the pruning record leaves no room for: "
                 "the files of this folder do not belong together; restore the whole folder."
             )
-    for name, parameter in model.named_parameters():
-        # A bare encoder's checkpoint has no prefix, one with a head has; each may be loaded into the other.
-        found = shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)
-        if found is None and name.removeprefix(prefix).startswith(layers):
+    for name, _ in model.named_parameters():
+        if name.removeprefix(prefix).startswith(layers) and _shape_of(name, shapes, prefix) is None:
             raise BadCheckpoint(f"{name} is missing from the weights; restore the whole folder.")
+    compare_shapes(model, shapes, "the pruning record")
+
+
+def compare_shapes(model: PreTrainedModel, shapes: dict[str, tuple[int, ...]], by: str) -> None:
+    """Refuse weights of other shapes than a model's, naming the first; `by` says what tells of the model's."""
+    for name, parameter in model.named_parameters():
+        found = _shape_of(name, shapes, model.base_model_prefix + ".")
         if found is not None and found != tuple(parameter.shape):
             raise BadCheckpoint(
-                f"{name} has shape {found} in the weights and {tuple(parameter.shape)} by the pruning record: "
+                f"{name} has shape {found} in the weights and {tuple(parameter.shape)} by {by}: "
                 "the files of this folder do not belong together; restore the whole folder."
             )
+
+
+def _shape_of(name: str, shapes: dict[str, tuple[int, ...]], prefix: str) -> tuple[int, ...] | None:
+    # A bare encoder's checkpoint has no prefix, one with a head has; each may be loaded into the other.
+    return shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)
 
 
 def shapes_in(files: Sequence[str | Path]) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 from kprune.budget import Budget, budget_named, total_flops
 from kprune.checkpoint import Checkpoint, Done, fingerprint
 from kprune.checkpoint import checkpoint as open_checkpoint
-from kprune.errors import BadSample, KpruneError, NotFinite, OutOfMemory, UnsupportedModel
+from kprune.errors import BadSample, KpruneError, NotFinite, NotSound, OutOfMemory, UnsupportedModel
 from kprune.measure import Measured, References, measure
-from kprune.memory import give_back
+from kprune.memory import batch_by_batch, give_back
 from kprune.observe import call
 from kprune.outputs import OutputKind, kind_of
 from kprune.pruned import Clock, Progress, Pruned, Step
@@ -41,8 +41,10 @@ ACTIVATION_SHARE = 0.25
 """Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
 SOUND_RIDGE = 1e-4
 """The least ridge that makes a refit with fewer tokens than features sound."""
-WORSE = 1e-4
-"""By so much a refit may be worse than none, in parts of the teacher's stream: what a ridge takes where all is well."""
+LEAST_WORSE, MOST_WORSE = 1e-4, 0.05
+"""By as much as the ridge, within these bounds, a refit may be worse than none on the sample: so ridges are."""
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +188,7 @@ class Pruner:
         _require_finite(model)
         self.model = model
         self.budget = budget_named(budget)
-        self.sample = sample_for(model, kind, batches)
+        self.sample = self._given = sample_for(model, kind, batches)
         _require_enough(self.sample, sublayers, ridge)
         self.teacher = _teacher_of(model)
         self.offload = offload
@@ -217,34 +219,39 @@ class Pruner:
     ) -> Pruned:
         """A smaller copy of the model, as `prune` makes it."""
         settings = replace(self.settings, reduction=reduction)
-        draft = self.draft(settings)
+        started = perf_counter()
         finished: dict[int, Done] = {}
         with ExitStack() as stack:
             kept = None
             if checkpoint is not None:
-                kept = stack.enter_context(open_checkpoint(own_folder(checkpoint), self._identity(draft)))
-            while True:
-                try:
-                    return self.finish(draft, self._steps(draft, finished, kept, progress))
-                except OutOfMemory:
-                    if not everyone(self.sample.can_be_halved):
-                        raise
-                del draft
-                self._halve_batches()
-                draft = self.draft(settings)
+                identity = self._identity(self.draft(settings))
+                kept = stack.enter_context(open_checkpoint(own_folder(checkpoint), identity))
 
-    def _halve_batches(self) -> None:
-        """Go on with half as much in memory at a time."""
-        give_back()
-        self.sample = self.sample.halved()
-        most = max(batch.mask.numel() for batch in self.sample.batches)
-        log.warning("out of memory: going on with batches of %d tokens at most, half of what they were", most)
-        self.references = References(self.teacher, self.references.kind, self.sample, offload=self.offload)
-        self._first = None
+            def attempt() -> Pruned:
+                draft = replace(self.draft(settings), started=started)
+                return self.finish(draft, self._steps(draft, finished, kept, progress))
+
+            return self._with_room(attempt)
+
+    def _with_room(self, attempt: Callable[[], T]) -> T:
+        """What an attempt gives; where memory ends, it is made again with half as much in memory at a time."""
+        while True:
+            try:
+                return attempt()
+            except OutOfMemory:
+                if everyone(len(self.sample.largest.example) == 1):
+                    raise
+            give_back()
+            before = self.sample.largest.mask.numel()
+            self.sample = self.sample.halved()
+            after = self.sample.largest.mask.numel()
+            log.warning("out of memory: going on with batches of %d tokens at most, not %d", after, before)
+            self.references = References(self.teacher, self.references.kind, self.sample, offload=self.offload)
+            self._first = None
 
     def _identity(self, draft: Draft) -> dict[str, Any]:
         """What tells one run from another."""
-        batches = self.sample.batches
+        batches = self._given.batches
         inputs = ((f"{n} {name}", value) for n, batch in enumerate(batches) for name, value in batch.inputs.items())
         labels = ((f"{n}", batch.labels) for n, batch in enumerate(batches) if batch.labels is not None)
         asked = ((f"{n}", batch.predicted) for n, batch in enumerate(batches) if batch.predicted is not None)
@@ -309,8 +316,8 @@ class Pruner:
     ) -> Done:
         units = target.units
         before, after = streams.remove(target, keep, fit, clock.refitted, token_weights)
-        if after > 1.01 * before + WORSE:
-            raise NotFinite(
+        if after > 1.01 * before + min(max(self.settings.ridge, LEAST_WORSE), MOST_WORSE):
+            raise NotSound(
                 f"the refit of {target.name} is worse than none: the error of its stream is {after:.3g}, and was "
                 f"{before:.3g} before; use a smaller ridge ({self.settings.ridge:g} now), or more text."
             )
@@ -332,9 +339,13 @@ class Pruner:
     def preview(self, reduction: float) -> list[int]:
         """How many units of each sublayer would stay by the first measurement alone; later ones change it a little."""
         draft = self.draft(replace(self.settings, reduction=reduction))
-        streams = Streams(self.teacher, draft.student, self.sample, offload=self.offload)
         budget = draft.budget
-        known = [] if _all_fit(draft, 0, budget) else self._know(draft, 0, streams, lambda: None)
+
+        def know() -> list[Measured]:
+            streams = Streams(self.teacher, draft.student, self.sample, offload=self.offload)
+            return self._know(draft, 0, streams, lambda: None)
+
+        known = [] if _all_fit(draft, 0, budget) else self._with_room(know)
         left = []
         for i in range(len(draft.sublayers)):
             left.append(int(self._choose(draft, i, budget, known[i:]).sum()))
@@ -356,8 +367,9 @@ class Pruner:
 
     def finish(self, draft: Draft, steps: Sequence[Step]) -> Pruned:
         """The result of a draft that is done."""
-        self._require_sound(draft.student)
         _hand_over(draft.student, self.model)
+        self._require_sound(draft.student)
+        draft.student.train(self.model.training)
         pruned = Pruned(
             model=draft.student,
             steps=tuple(steps),
@@ -373,12 +385,15 @@ class Pruner:
 
     @torch.no_grad()
     def _require_sound(self, student: PreTrainedModel) -> None:
-        """Refuse a student that answers with NaN where the teacher did not."""
-        batch = self.sample.batches[0]
-        values = self.references.kind.read(call(student, batch), batch).values
-        if bool((values.isnan() | values.isposinf()).any()):
+        """Refuse a student that has no answer where the teacher has one, in the dtype that it will have."""
+        with batch_by_batch():
+            batch = self.sample.batches[0]
+            values = self.references.kind.read(call(student, batch), batch).values
+        is_answered = values.isfinite().any(-1) & ~(values.isnan() | values.isposinf()).any(-1)
+        if not everyone(bool(is_answered.all())):
             raise NotFinite(
-                "the pruned model's outputs are not finite (NaN or infinity); remove less, or use more text."
+                f"the pruned model's outputs are not finite (NaN or infinity) in {student.dtype}; "
+                "remove less, use more text, or load the model in float32."
             )
 
     def _choose(self, draft: Draft, number: int, budget: float, known: Sequence[Measured]) -> Tensor:
@@ -456,14 +471,13 @@ def _teacher_of(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Give the student the dtypes, the trainability and the mode of the model that it was made from."""
+    """Give the student the dtypes and the trainability of the model that it was made from."""
     given = dict(chain(model.named_parameters(), model.named_buffers()))
     for name, tensor in chain(student.named_parameters(), student.named_buffers()):
         tensor.data = tensor.data.to(given[name].dtype)
         tensor.requires_grad_(given[name].requires_grad)
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise NotFinite(f"the refitted {name} does not fit into {tensor.dtype}; load the model in float32.")
-    student.train(model.training)
 
 
 def _attach_record(pruned: Pruned) -> None:

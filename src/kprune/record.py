@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.errors import BadCheckpoint
 from kprune.families import family_of
-from kprune.sublayer import find, shrink
+from kprune.sublayer import find, keep_first
 
 METHOD = "kprune"
 FORMAT = 1
@@ -83,8 +82,7 @@ def apply(record: Record, model: PreTrainedModel) -> None:
     """Give a dense model, or its skeleton without weights, the shape that a record tells."""
     check(record, model.config)
     for sublayer in find(model):
-        keep = torch.arange(sublayer.units, device="cpu") < record["per_layer"][sublayer.index][sublayer.kind]
-        shrink(sublayer, keep)
+        keep_first(sublayer, record["per_layer"][sublayer.index][sublayer.kind])
 
 
 def _disagrees(what: str) -> BadCheckpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -72,12 +73,15 @@ class Sample:
         return self.tokens / self.examples
 
     @property
-    def can_be_halved(self) -> bool:
-        return any(len(batch.example) > 1 for batch in self.batches)
+    def largest(self) -> Batch:
+        """The batch of the most tokens, padding counted."""
+        return max(self.batches, key=lambda batch: batch.mask.numel())
 
     def halved(self) -> Sample:
-        """The same examples in batches half as large."""
-        return replace(self, batches=[half for batch in self.batches for half in batch.halves()])
+        """The same examples, in batches of half as many tokens as the largest has; a single example stays one."""
+        most = self.largest.mask.numel() / 2
+        batches = [batch.halves() if batch.mask.numel() > most else [batch] for batch in self.batches]
+        return replace(self, batches=list(chain.from_iterable(batches)))
 
 
 def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:

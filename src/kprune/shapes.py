@@ -6,12 +6,11 @@ import copy
 from collections.abc import Callable
 from itertools import chain
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from kprune.families import family_of
-from kprune.sublayer import Sublayer, find, shrink
+from kprune.sublayer import Sublayer, find, keep_first
 
 
 def reshaped(model: PreTrainedModel, units: Callable[[Sublayer], int]) -> PreTrainedModel:
@@ -19,7 +18,7 @@ def reshaped(model: PreTrainedModel, units: Callable[[Sublayer], int]) -> PreTra
     other = sharing(model)
     for sublayer in find(other):
         if sublayer.units:
-            shrink(sublayer, torch.arange(sublayer.units) < units(sublayer))
+            keep_first(sublayer, units(sublayer))
     return other
 
 

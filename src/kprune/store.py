@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import huggingface_hub
+import torch
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
@@ -24,9 +25,10 @@ from kprune.card import model_card
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.evaluate import Evaluation
 from kprune.families import family_of
-from kprune.plugin import shapes_in
+from kprune.memory import is_out_of_memory
+from kprune.plugin import compare_shapes, shapes_in
 from kprune.pruned import Pruned
-from kprune.record import record_of
+from kprune.record import apply, record_of
 
 SIDE_FILES = {".json", ".txt", ".model", ".jinja"}
 """Endings of tokenizer, label and generation files, which come along as they are."""
@@ -119,6 +121,7 @@ class Source:
 
     def load_config(self) -> PreTrainedConfig:
         with reading(self.encoder):
+            self._require_labels()
             return cast(PreTrainedConfig, AutoConfig.from_pretrained(self.encoder, trust_remote_code=False))
 
     def load(self) -> PreTrainedModel:
@@ -129,6 +132,7 @@ class Source:
             record_of(config)
             self._require_layers(config)
             loader = self.class_of(config)
+            self._require_shapes(loader, config)
             model, info = cast(
                 tuple[PreTrainedModel, dict[str, Any]],
                 loader.from_pretrained(self.encoder, use_safetensors=True, output_loading_info=True),
@@ -145,17 +149,43 @@ class Source:
     def _require_layers(self, config: PreTrainedConfig) -> None:
         """Refuse a config that tells of more layers than there are weights for, before they are built."""
         layer = re.compile(rf"(?:^|\.){re.escape(family_of(config).layers)}\.(\d{{1,9}})\.")
-        files = [file for file in self._weights_files() if file.is_file()]
-        names = chain.from_iterable(shapes_in([file]) for file in files)
-        numbers = [int(found[1]) for found in map(layer.search, names) if found]
-        if files and config.num_hidden_layers > max(numbers, default=-1) + 1:
+        shapes = self._shapes()
+        there = {found[1] for found in map(layer.search, shapes) if found}
+        if shapes and config.num_hidden_layers > len(there):
             raise BadCheckpoint(
                 f"{self.encoder}/config.json tells of {config.num_hidden_layers} layers, and there are weights of "
-                f"{max(numbers, default=-1) + 1}; restore the whole folder."
+                f"{len(there)}; restore the whole folder."
             )
+
+    def _require_labels(self) -> None:
+        """Refuse a config that tells of more labels than any weight is wide, before they are named one by one."""
+        labels = self._json(self.encoder / "config.json").get("num_labels")
+        widest = max(chain.from_iterable(self._shapes().values()), default=None)
+        if isinstance(labels, int) and widest is not None and labels > widest:
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json tells of {labels} labels, and no weight is that wide; restore the folder."
+            )
+
+    def _require_shapes(self, loader: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+        """Refuse weights of other shapes than the config tells, before they are read."""
+        record = record_of(config)
+        with torch.device("meta"):
+            skeleton = loader(config)
+        if record is not None:
+            apply(record, skeleton)
+        compare_shapes(skeleton, self._shapes(), "config.json")
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The weights' shapes; empty where there are none."""
+        return shapes_in([file for file in self._weights_files() if file.is_file()])
 
     def _weights_files(self) -> list[Path]:
         """The files that hold the weights, which may not lead out of the folder."""
+        if self._json(self.encoder / "config.json").get("transformers_weights") is not None:
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json names weights of its own (transformers_weights); kprune reads "
+                "model.safetensors: rename them."
+            )
         index = self.encoder / "model.safetensors.index.json"
         if (self.encoder / "model.safetensors").exists() or not index.exists():
             return [self.encoder / "model.safetensors"]
@@ -209,6 +239,8 @@ def reading(folder: Path) -> Iterator[None]:
     except KpruneError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         # transformers raises whatever a value that it did not expect leads to
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
@@ -243,8 +275,10 @@ def require_free(folder: Path, *, overwrite: bool) -> None:
 
 
 def _require_writable(folder: Path) -> None:
-    there = next(parent for parent in folder.resolve().parents if parent.exists())
+    there = folder
     try:
+        folder = folder.resolve()
+        there = next(path for path in (*folder.parents, folder) if path.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
@@ -284,7 +318,7 @@ def whole_or_absent(folder: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def tidy(folder: Path) -> None:
     """Clear away what a killed run left beside a folder; what it was about to replace gets its name back."""
     folder = folder.resolve()
-    if not folder.parent.is_dir():
+    if not os.access(folder.parent, os.R_OK | os.X_OK):
         return
     left = re.compile(rf"\.{re.escape(folder.name)}\.\d+\.(partial|retired)")
     found = [path for path in folder.parent.iterdir() if left.fullmatch(path.name)]

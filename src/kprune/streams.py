@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kprune.errors import NotFinite
+from kprune.errors import NotFinite, NotSound
 from kprune.memory import batch_by_batch
 from kprune.observe import advance, embed, pass_attention, pass_layer, watch
 from kprune.ranks import add_up, agreed
@@ -132,7 +132,7 @@ class Streams:
             bias.add_(fitted[-1])
         before, after = problem.error(removed) / scale, problem.error(fitted) / scale
         if not after < BLOWN_UP:  # nor is NaN
-            raise NotFinite(
+            raise NotSound(
                 f"the stream blows up: after {target.name} its error is {after:.3g} times as large as the dense "
                 "model's stream itself; remove less, or use more text."
             )

@@ -137,15 +137,26 @@ def shrink(sublayer: Sublayer, keep: Tensor) -> None:
     if not keep.any():
         _empty(sublayer)
         return
-    columns = columns_of(keep, sublayer.width).to(sublayer.consumer.weight.device)
+    _select(sublayer, columns_of(keep, sublayer.width).to(sublayer.consumer.weight.device))
+
+
+def keep_first(sublayer: Sublayer, units: int) -> None:
+    """Remove all units but the first, without a mask: a skeleton may be of any size, and takes no memory."""
+    if units == 0 < sublayer.units:
+        _empty(sublayer)
+    elif units < sublayer.units:
+        _select(sublayer, slice(units * sublayer.width))
+
+
+def _select(sublayer: Sublayer, columns: Tensor | slice) -> None:
     for producer in sublayer.producers:
         _replace(producer, "weight", producer.weight[columns])
         if producer.bias is not None:
             _replace(producer, "bias", producer.bias[columns])
-        producer.out_features = len(columns)
+        producer.out_features = len(producer.weight)
     consumer = sublayer.consumer
     _replace(consumer, "weight", consumer.weight[:, columns])
-    consumer.in_features = len(columns)
+    consumer.in_features = consumer.weight.shape[1]
 
 
 def _empty(sublayer: Sublayer) -> None:
