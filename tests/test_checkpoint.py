@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import tiny
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 from kprune import KpruneError, Pruner, prune
 from kprune.budget import Budget
-from kprune.checkpoint import RUN, fingerprint
+from kprune.checkpoint import RUN, Checkpoint, fingerprint
 from kprune.cli import main
 from kprune.demo import embedded_model, python_documentation
 from kprune.errors import BadCheckpoint
@@ -208,6 +209,17 @@ def test_a_damaged_account_of_the_run_is_refused(damage, tmp_path):
     (tmp_path / RUN).write_bytes(damage)
     with pytest.raises(KpruneError, match=r"is not a checkpoint's|belongs to another run"):
         prune(model, BATCHES, **OPTIONS, checkpoint=tmp_path)
+
+
+def test_a_folder_that_cannot_be_removed_is_emptied(tmp_path, monkeypatch):
+    prune(tiny.tiny_model(), BATCHES, **OPTIONS, checkpoint=tmp_path / "kept")
+
+    def busy(path):
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "rmdir", busy)
+    Checkpoint(tmp_path / "kept").remove()
+    assert list((tmp_path / "kept").iterdir()) == []
 
 
 def test_fingerprints_tell_tensors_apart():

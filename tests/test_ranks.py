@@ -16,8 +16,10 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from kprune import KpruneError
 from kprune.cli import main
 from kprune.demo import embedded_model, python_documentation
+from kprune.ranks import count, joined, own_device
 
 ONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -101,3 +103,17 @@ def test_what_runs_in_one_process_only_is_refused(others, tmp_path, monkeypatch)
     result = CliRunner().invoke(main, ["prune", "model", str(tmp_path / "out"), *others])
     assert result.exit_code == 2
     assert "several processes go with --reduction" in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_device("cuda") == "cuda:1"
+    assert own_device(None) is None
+    with (
+        pytest.raises(KpruneError, match=r"processes could not meet .*; start them with torchrun"),
+        joined("cuda:1"),
+    ):
+        pass
+    assert count() == 1

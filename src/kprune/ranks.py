@@ -60,7 +60,7 @@ def joined(device: str | None = None) -> Iterator[None]:
         if on_gpu:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
-    except (ValueError, RuntimeError, AssertionError) as error:
+    except (ValueError, RuntimeError, AssertionError, AttributeError) as error:  # the last by a torch without CUDA
         raise KpruneError(f"the processes could not meet ({error}); start them with torchrun, one per GPU.") from error
     try:
         yield
