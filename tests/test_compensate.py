@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kprune import Pruner, prune
 from kprune.compensate import EVERY_WAY, Sensitivity, Surgeon, removal_costs
 from kprune.gram import Gram
+from kprune.measure import objective
 from kprune.observe import advance, forward, output_gradients
 from kprune.streams import Streams, best_fit
 from kprune.sublayer import find
@@ -23,6 +24,12 @@ def first_of(batch):
     first = torch.zeros_like(batch.mask)
     first[:, 0] = True
     return first
+
+
+def singles(batch):
+    """A batch's examples, one by one."""
+    halves = batch.halves()
+    return [batch] if len(halves) == 1 else [one for half in halves for one in singles(half)]
 
 
 def problem(units, width, outputs, seed, tokens=200):
@@ -167,6 +174,30 @@ def test_sensitivity_is_the_weighted_error_of_the_best_refit_with_its_bias():
         errors.append(float((wrong @ felt * wrong).sum()) / 50)
     assert float(found.min()) == pytest.approx(min(errors), rel=1e-2)
     assert int(found.argmin()) == errors.index(min(errors))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_where_tokens_are_pooled_by_their_mean_examples_are_felt_as_a_whole(pooling, monkeypatch):
+    """The sum of an example's token gradients is the gradient of a bias: asked of each example alone."""
+    model = tiny.tiny_model("bert", "embedding")
+    found = {}
+    knowledge = Sensitivity.knowledge
+    monkeypatch.setattr(Sensitivity, "knowledge", lambda s, *a, **k: found.setdefault(s, knowledge(s, *a, **k)))
+    pruner = Pruner(model, BATCHES[:3], criterion="compensated", pooling=pooling, ridge=1e-4)
+    pruner.prune(0.6)
+    kind = pruner.references.kind
+    for sublayer, sums in zip(find(model), found, strict=True):
+        tokens, examples = (torch.zeros(32, 32, dtype=torch.float64) for _ in range(2))
+        for one in (one for batch in pruner.sample.batches for one in singles(batch)):
+            seen = []
+            with output_gradients([sublayer], lambda s, features, gradient: seen.append(gradient[0].double())):  # noqa: B023
+                values = kind.read(model(**one.inputs), one)
+                loss = objective(kind, values, values.detach(), pruner.settings)
+                slope = torch.autograd.grad(loss, sublayer.consumer.bias)[0].double()
+            tokens += seen[0].T @ seen[0]
+            examples += torch.outer(slope, slope)
+        expected = tokens + examples if pooling == "mean" else tokens
+        torch.testing.assert_close(sums.directions.matrix.double(), expected, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILY_NAMES)

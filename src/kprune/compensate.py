@@ -4,6 +4,9 @@ A change ΔW of a consumer's weights changes its output by δ_t = ΔW f_t at eve
 and directions taken apart, the predictions lose ½ Σ_t ‖g_t‖² δ_tᵀ A δ_t, where g_t is the gradient of a probe of the
 predictions with respect to the output, and A = Σ g_t g_tᵀ / Σ ‖g_t‖² says which directions they feel. With the Gram
 matrix G = Σ_t ½ ‖g_t‖² f_t f_tᵀ that is tr(A ΔW G ΔWᵀ): a least-squares problem, so the rest can make up for what goes.
+
+Mean pooling does not take tokens apart. What the tokens of an example change alike adds up to (Σ_t g_t)ᵀ ΔW f̄, f̄ their
+mean features: there, every example is added too, as if it were a token more.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ class Sensitivity:
         self.gram.add(torch.cat([features, torch.ones_like(weights)], 1) * weights.sqrt())
         self.directions.add(gradient)
         return felt
+
+    def add_examples(self, features: Tensor, gradient: Tensor) -> None:
+        """Add what examples change as a whole: the mean of their tokens' features, and the sum of their gradients."""
+        self.add(features, gradient, floor=0.0)
 
     def knowledge(self, weight: Tensor, width: int, examples: int, *, bias: bool) -> Tensor:
         """Nats (or squared error) per example that each unit keeps; `weight` is the consumer's, (d, features)."""

@@ -110,7 +110,7 @@ def measure(
         for number, batch in enumerate(sample.batches):
 
             def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
-                felt[sublayer] += _add(sums[sublayer], features, gradient, batch, settings)
+                felt[sublayer] += _add(sums[sublayer], features, gradient, batch, kind, settings)
 
             with torch.enable_grad(), hooks(sublayers, feel):
                 outputs, top = forward_and_top(
@@ -180,13 +180,20 @@ def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge |
 
 
 def _add(
-    sums: Knowledge | Sensitivity, features: Tensor, gradient: Tensor, batch: Batch, settings: Settings
+    sums: Knowledge | Sensitivity,
+    features: Tensor,
+    gradient: Tensor,
+    batch: Batch,
+    kind: OutputKind,
+    settings: Settings,
 ) -> list[Tensor]:
     """Add what a backward pass brought: the gradient is the features', or the output's after compensation.
 
     Returns how much is felt of each token, if that is known.
     """
     if isinstance(sums, Sensitivity):
+        if kind.adds_up:
+            sums.add_examples(batch.totals(features) / batch.mask.sum(1, keepdim=True), batch.totals(gradient))
         return [sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)]
     sums.add_gradient((features * gradient).sum(1), batch.example)
     if settings.rep_weight:

@@ -40,6 +40,8 @@ class OutputKind:
     read: Callable[[Any, Batch], Prediction]
     is_vocabulary: bool = False
     """Whether rows are as wide as the vocabulary, so that a sample's predictions are too large to hold."""
+    adds_up: bool = False
+    """Whether all tokens of an example have their part in one prediction: what they change alike adds up."""
 
 
 def _rows(values: Tensor, batch: Batch, weight: float = 1.0) -> Prediction:
@@ -106,6 +108,7 @@ def _embedding(pooling: str) -> OutputKind:
         "embedding",
         is_distribution=False,
         read=lambda outputs, batch: _rows(pool(outputs.last_hidden_state, batch.mask, pooling)[:, None, :], batch),
+        adds_up=pooling == "mean",
     )
 
 

@@ -37,6 +37,10 @@ class Batch:
         flat = tensor.flatten(0, 1)
         return flat if self.tokens is None else flat.index_select(0, self.tokens)
 
+    def totals(self, tensor: Tensor) -> Tensor:
+        """Sums over the real tokens of each example of (examples, length, n), as (examples, n)."""
+        return (self.mask[:, None].to(tensor.dtype) @ tensor).squeeze(1)
+
     @property
     def real_tokens(self) -> int:
         return self.mask.numel() if self.tokens is None else len(self.tokens)
