@@ -85,15 +85,21 @@ def main(kills: int, seed: int, out: Path | None) -> None:
         started = [*words, str(room / "out"), "--checkpoint", str(room / "kept")]
         killed, is_over = 0, False
         while not is_over:
-            process = subprocess.Popen(started, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with (place / "stderr").open("w") as stderr:
+                process = subprocess.Popen(started, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=stderr)
             try:
                 is_over = process.wait(seconds * generator.random() if done + killed < kills else None) == 0
                 if not is_over:
-                    raise click.ClickException(f"{name} ended with {process.returncode} after {killed} kills")
+                    reason = (place / "stderr").read_text()[-500:]
+                    raise click.ClickException(
+                        f"{name} ended with {process.returncode} after {killed} kills: {reason}; see {room}"
+                    )
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 killed += 1
+                # Killed with all done but its last words, a run would find OUT taken.
+                is_over = (room / "out").exists() and not (room / "kept").exists()
         left = sorted(path.name for path in room.iterdir())
         line = {"case": name, "kills": killed, "equal": digest(room / "out") == expected, "left": left}
         lines.append(line)

@@ -272,6 +272,38 @@ def test_a_killed_command_goes_on_and_leaves_nothing_behind(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean", "out", "source", "text.txt"]
 
 
+def test_a_command_killed_between_its_result_and_the_end_of_its_checkpoint_tidies_up(tmp_path, monkeypatch):
+    tokenizer = embedded_model().load_tokenizer()
+    tiny.tiny_model("bert", vocab_size=len(tokenizer), pad_token_id=0).save_pretrained(tmp_path / "source")
+    tokenizer.save_pretrained(tmp_path / "source")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(" ".join(line.split()) for line in python_documentation()[:300]), encoding="utf-8")
+
+    def run(reduction=0.6):
+        words = ["prune", tmp_path / "source", tmp_path / "out", "--text", text, "--tokens", 4000]
+        words += ["--reduction", reduction, "--checkpoint", tmp_path / "kept"]
+        return CliRunner().invoke(main, list(map(str, words)))
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as early:
+        early.setattr("kprune.cli._forget", killed)
+        assert run().exit_code == 130
+    weights = tmp_path / "out" / "model.safetensors"
+    content = weights.read_bytes()
+    assert (tmp_path / "kept").exists()
+    other = run(reduction=0.5)
+    assert (other.exit_code, "belongs to another run: reduction is 0.6" in other.stderr) == (1, True)
+    weights.write_bytes(content[:-1] + b"x")  # another's, or damaged: it is not ours to replace
+    stranger = run()
+    assert (stranger.exit_code, "out exists; choose another folder" in stranger.stderr) == (1, True)
+    weights.write_bytes(content)
+    assert run().exit_code == 0
+    assert weights.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source", "text.txt"]
+
+
 def test_the_command_line_says_when_a_checkpoint_has_no_use(tmp_path):
     for others in (["--max-drop", "1"], ["--reduction", "0.5", "--method", "magnitude"]):
         result = CliRunner().invoke(main, ["prune", "model", str(tmp_path / "out"), "--checkpoint", "kept", *others])

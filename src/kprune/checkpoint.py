@@ -24,6 +24,7 @@ from kprune.pruned import Step
 from kprune.sublayer import Sublayer
 
 RUN = "run.json"
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,17 @@ def fingerprint(tensors: Iterable[tuple[str, Tensor]]) -> str:
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def digest_of(folder: Path) -> str:
+    """Of all weights in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")):
+        digest.update(str(path.relative_to(folder)).encode())
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
     return digest.hexdigest()
 
 
@@ -110,7 +122,7 @@ def _text(text: str) -> Tensor:
 
 
 def _is_own(name: str) -> bool:
-    return name == RUN or re.fullmatch(r"(step|measured)-\d{3,}\.safetensors(\.partial)?", name) is not None
+    return name in (RUN, RESULT) or re.fullmatch(r"(step|measured)-\d{3,}\.safetensors(\.partial)?", name) is not None
 
 
 class Checkpoint:
@@ -174,9 +186,22 @@ class Checkpoint:
             tensors |= {f"{place}.{n}": weights for n, weights in enumerate(each.token_weights or [])}
         self._write(f"measured-{number:03}", tensors, {"batches": len(measured[0].token_weights or [])})
 
+    def add_result(self, weights: Path, out: Path) -> None:
+        """Note that what a folder holds is this run's result, and is about to get its name."""
+        told = {"folder": str(out.resolve()), "digest": digest_of(weights)}
+        (self.folder / RESULT).write_text(json.dumps(told), encoding="utf-8")
+
+    def has_written(self, out: Path) -> bool:
+        """Whether a folder holds this run's result: it was killed after that, and before it was tidied up."""
+        try:
+            told = json.loads((self.folder / RESULT).read_text("utf-8"))
+            return bool(told == {"folder": str(out.resolve()), "digest": digest_of(out)})
+        except (OSError, ValueError, RecursionError):
+            return False
+
     def remove(self) -> None:
         """Take the files away, once nobody needs them; the folder too, if nothing else is in it."""
-        for path in self.folder.iterdir():
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == RESULT):  # that one last
             if _is_own(path.name):
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty, or not ours to remove

@@ -192,7 +192,9 @@ def _prune_and_save(
     shape = parse_shape(options["shape"])
     if rank() == 0:
         tidy(out_folder)
-    everyone(True)
+    kept = Checkpoint(own_folder(options["checkpoint"])) if options["checkpoint"] else None
+    # Killed after OUT was written, and before the checkpoint was taken away, a run writes it again.
+    overwrite = everyone(rank() > 0 or (kept is not None and kept.has_written(out_folder))) or overwrite
     require_free(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     dense = on_device(source.load(), device)
@@ -231,7 +233,15 @@ def _prune_and_save(
             f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads."
         )
     if rank() == 0:
-        save(pruned, out_folder, source=source, overwrite=overwrite, evaluation=evaluation, note=told_of_speed)
+        save(
+            pruned,
+            out_folder,
+            source=source,
+            overwrite=overwrite,
+            evaluation=evaluation,
+            note=told_of_speed,
+            written=lambda partial: kept.add_result(partial, out_folder) if kept else None,
+        )
     if options["checkpoint"] and everyone(True):  # the model is written
         _forget(options["checkpoint"])
     if rank() > 0:

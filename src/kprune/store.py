@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -359,10 +359,11 @@ def save(
     evaluation: Evaluation | None = None,
     note: str = "",
     overwrite: bool = False,
+    written: Callable[[Path], None] = lambda partial: None,
 ) -> Path:
     """Write a pruned model as a checkpoint folder, with its card and all that came beside the dense one.
 
-    `note` is a sentence for the card.
+    `note` is a sentence for the card. `written` is called when all is written, and has not got its name yet.
     """
     folder = Path(folder)
     with whole_or_absent(folder, overwrite=overwrite) as partial:
@@ -380,4 +381,5 @@ def save(
             note=note,
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
+        written(partial)
     return folder
