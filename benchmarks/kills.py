@@ -3,8 +3,8 @@
     python benchmarks/kills.py --kills 50 --out benchmarks/results/kills.json
 
 Two models take turns, a tiny classifier and all-MiniLM-L6-v2. A command is killed (-9) at a moment drawn evenly over
-the time that a clean run takes, and started again, a few times, until it ends by itself. Then its weights must equal the clean run's
-bit for bit, and nothing may be left beside them.
+the time that a clean run takes, and started again; after a few kills it is left to end by itself. Then its weights must
+equal the clean run's bit for bit, and nothing may be left beside them.
 """
 
 from __future__ import annotations
