@@ -25,7 +25,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from kprune import prune
 
-SHAPE = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+SHAPE: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
 
 def measure(layers: int, tokens: int, length: int, reduction: float, offload: str | None) -> dict[str, Any]:
