@@ -191,7 +191,12 @@ def limited(honest: int) -> Iterator[None]:
 
 def model_and_batches() -> tuple[BertForSequenceClassification, list[dict[str, torch.Tensor]]]:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
     model = BertForSequenceClassification(BertConfig(vocab_size=99, initializer_range=0.25, **sizes)).eval()
     return model, [{"input_ids": torch.randint(5, 99, (16, 24))}]
 
