@@ -54,22 +54,21 @@ def same(one, two):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "options",
     [
-        ("classification", {"criterion": "fisher"}),
-        ("classification", {"criterion": "paper"}),
-        ("classification", {"criterion": "compensated"}),
-        ("classification", {"criterion": "compensated", "refresh": 3}),
-        ("classification", {"criterion": "fisher", "refit": False}),
-        ("embedding", {"criterion": "compensated"}),
-        ("masked language model", {"criterion": "fisher"}),
+        {"criterion": "fisher"},
+        {"criterion": "paper"},
+        {"criterion": "compensated"},
+        {"criterion": "compensated", "refresh": 3},
+        {"criterion": "fisher", "refit": False},
     ],
     ids=str,
 )
-def test_a_stopped_run_goes_on_to_the_same_result(kind, options, tmp_path):
+@pytest.mark.parametrize("kind", ["classification", "embedding", "masked language model"])
+def test_a_stopped_run_goes_on_to_the_same_result(options, kind, tmp_path):
     model = tiny.tiny_model("bert", kind)
     expected = prune(model, BATCHES, **OPTIONS, **options)
-    for steps in (0, 1, 4, len(expected.steps) - 1):
+    for steps in range(len(expected.steps)):
         folder = tmp_path / str(steps)
         with pytest.raises(Stopped):
             prune(model, BATCHES, **OPTIONS, **options, checkpoint=folder, progress=stop_after(steps))
@@ -258,7 +257,7 @@ def test_a_killed_command_goes_on_and_leaves_nothing_behind(tmp_path):
     subprocess.run([*command, str(tmp_path / "clean")], check=True, env=environment, capture_output=True)
     command += [str(tmp_path / "out"), "--checkpoint", str(tmp_path / "kept")]
     generator = random.Random(0)
-    for steps in (0, 5):
+    for steps in (0, 3, 7):
         run = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while run.poll() is None and len(list((tmp_path / "kept").glob("step-*.safetensors"))) <= steps:
             time.sleep(0.005)
