@@ -45,8 +45,8 @@ class Sensitivity:
         is worth that they do not feel.
         """
         felt = gradient.square().mean(1) / 2.0
-        weights = felt[:, None] + floor
-        self.gram.add(torch.cat([features, torch.ones_like(weights)], 1) * weights.sqrt())
+        roots = (felt[:, None] + floor).sqrt()
+        self.gram.add(torch.cat([features * roots, roots], 1))
         self.directions.add(gradient)
         return felt
 
@@ -56,11 +56,11 @@ class Sensitivity:
 
     def knowledge(self, weight: Tensor, width: int, examples: int, *, bias: bool) -> Tensor:
         """Nats (or squared error) per example that each unit keeps; `weight` is the consumer's, (d, features)."""
-        gram = self.gram.matrix.double() / examples
+        gram = self.gram.matrix / examples
         if bias:
             mean = gram[:-1, -1:]  # the best bias takes the weighted mean out of every feature
             gram = gram - torch.nn.functional.pad(mean @ mean.T / gram[-1, -1], (0, 1, 0, 1))
-        felt = self.directions.matrix.double()
+        felt = self.directions.matrix
         scale = felt.diagonal().mean()
         felt = felt / scale if scale > 0 else torch.zeros_like(felt)
         felt = (1.0 - EVERY_WAY) * felt

@@ -102,7 +102,7 @@ class ReleasedKnowledge(Knowledge):
         super().__init__(units, width, device)
         self.group = group
         self.examples = examples
-        self.sums = torch.zeros(-(-examples // group), units * width, device=device)
+        self.sums = torch.zeros(-(-examples // group), units * width, dtype=torch.float64, device=device)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -117,7 +117,7 @@ class ReleasedKnowledge(Knowledge):
     def predictive(self, examples: int) -> Tensor:
         sizes = torch.full((len(self.sums), 1), float(self.group), device=self.sums.device)
         sizes[-1] = self.examples - self.group * (len(self.sums) - 1)
-        squares = (self.sums / sizes).double().square().sum(0).view(-1, self.width)
+        squares = (self.sums / sizes).square().sum(0).view(-1, self.width)
         return squares.mean(1) / (2.0 * examples)
 
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:

@@ -500,8 +500,8 @@ def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mappi
         per_token += 4 * model.config.vocab_size
     examples = examples_of(batches)
     tokens = max(ACTIVATION_BYTES, int(ACTIVATION_SHARE * 4 * model.num_parameters())) // (4 * per_token)
-    if count() > 1:  # several for each, so that all have about the same to do
-        tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * count()))
+    # Several batches for each process, so that all have about the same to do; one process has those of two.
+    tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * max(count(), 2)))
     sample = regroup(
         examples,
         tokens=tokens,

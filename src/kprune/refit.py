@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kprune.gram import Gram
+from kprune.gram import Gram, rounded
 
 
 class LeastSquares:
@@ -28,10 +28,13 @@ class LeastSquares:
         q = q.double()
         if weights is not None:
             roots = weights.double().sqrt()[:, None]
-            wide, q = wide * roots, q * roots
+            wide *= roots
+            q = q * roots
         self._gram.add(wide)
-        self.cross.addmm_(wide.T, q)
-        self.energy += q.square().sum()
+        of_outputs = q.square().sum(0)
+        largest = (wide.square().sum(0).max() * of_outputs.max()).sqrt()
+        self.cross += rounded(wide.T @ q, largest)
+        self.energy += of_outputs.sum()
 
     @property
     def tensors(self) -> list[Tensor]:

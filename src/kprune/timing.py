@@ -18,7 +18,7 @@ from kprune.errors import KpruneError
 from kprune.families import positions_of
 
 Name = TypeVar("Name", bound=Hashable)
-WARMING = 0.02
+WARMING = 0.1
 """Seconds for which a call is made untimed at each of its turns, at least once."""
 
 
