@@ -6,17 +6,26 @@ from pathlib import Path
 import tiny
 import torch
 
-from kprune import Pruner
+from kprune import Pruner, draw
+from kprune.demo import embedded_model, python_documentation
 from kprune.ranks import count, joined, rank
 
-CRITERIA = ("fisher", "compensated", "released")
+CRITERIA = {"tiny": ("fisher", "compensated", "released"), "embedded": ("compensated",)}
 
 
-def main(folder: Path) -> None:
+def pruner_of(model: str) -> Pruner:
+    if model == "tiny":
+        return Pruner(tiny.tiny_model(), tiny.batched(tiny.texts(120)), ridge=1e-4, align=1)
+    source = embedded_model()
+    rows = [(text,) for text in python_documentation()]
+    return Pruner(source.load(), draw(rows, source.load_tokenizer(), tokens=4000, max_length=64))
+
+
+def main(folder: Path, model: str) -> None:
     torch.set_num_threads(1)
     with joined():
-        pruner = Pruner(tiny.tiny_model(), tiny.batched(tiny.texts(120)), ridge=1e-4, align=1)
-        for criterion in CRITERIA:
+        pruner = pruner_of(model)
+        for criterion in CRITERIA[model]:
             pruned = pruner.with_settings(criterion=criterion).prune(0.6)
             if rank() == 0:
                 found = {"kept": [step.kept for step in pruned.steps], "tokens": pruned.tokens, "processes": count()}
@@ -25,4 +34,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import tiny
 import torch
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from kprune import KpruneError, Pruner, prune
 from kprune.budget import Budget
-from kprune.checkpoint import RUN, Checkpoint, fingerprint
+from kprune.checkpoint import RESULT, RUN, Checkpoint, fingerprint
 from kprune.cli import main
 from kprune.demo import embedded_model, python_documentation
 from kprune.errors import BadCheckpoint
@@ -301,6 +304,20 @@ def test_a_command_killed_between_its_result_and_the_end_of_its_checkpoint_tidie
     assert run().exit_code == 0
     assert weights.read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source", "text.txt"]
+
+
+@given(content=st.binary() | st.recursive(st.none() | st.text(), lambda part: st.dictionaries(st.text(), part)))
+def test_a_damaged_note_of_a_result_vouches_for_no_folder(content):
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "out").mkdir()
+        checkpoint = Checkpoint(folder)
+        checkpoint.add_result(folder / "out", folder / "out")
+        assert checkpoint.has_written(folder / "out")
+        assert not checkpoint.has_written(folder)
+        told = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (folder / RESULT).write_bytes(told)
+        assert not checkpoint.has_written(folder / "out")
 
 
 def test_the_command_line_says_when_a_checkpoint_has_no_use(tmp_path):

@@ -24,21 +24,22 @@ from kprune.ranks import count, joined, own_device
 ONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"]
+
+
 @pytest.mark.parametrize(
-    "launcher",
-    [
-        ["torch.distributed.run", "--standalone", "--nproc-per-node=2"],
-        ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--main_process_port=0"],
-    ],
-    ids=["torchrun", "accelerate"],
+    ("launcher", "model"),
+    [(TORCHRUN, "tiny"), (ACCELERATE, "tiny"), (TORCHRUN, "embedded")],
+    ids=["torchrun", "accelerate", "real"],
 )
-def test_two_processes_come_to_the_result_of_one(launcher, tmp_path):
+def test_two_processes_come_to_the_result_of_one(launcher, model, tmp_path):
     worker = Path(__file__).with_name("ranks_worker.py")
-    command = [sys.executable, "-m", *launcher, worker, tmp_path]
+    command = [sys.executable, "-m", *launcher, worker, tmp_path, model]
     subprocess.run(command, env=ONE, check=True, timeout=300, capture_output=True)
     (tmp_path / "one").mkdir()
-    ranks_worker.main(tmp_path / "one")
-    for criterion in ranks_worker.CRITERIA:
+    ranks_worker.main(tmp_path / "one", model)
+    for criterion in ranks_worker.CRITERIA[model]:
         two, one = (torch.load(folder / f"{criterion}.pt") for folder in (tmp_path, tmp_path / "one"))
         assert (two["processes"], one["processes"]) == (2, 1)
         assert two["kept"] == one["kept"]
