@@ -113,7 +113,7 @@ def asked_and_measured(runtime: str, speedups: tuple[float, ...]) -> list[dict[s
 @click.option("--runtime", "runtimes", multiple=True, default=("torch", "onnxruntime", "openvino"))
 @click.option("--seconds", default=6.0, show_default=True)
 @click.option("--side-by-side/--no-side-by-side", "compares", default=True, show_default=True)
-@click.option("--ask/--no-ask", "asks", default=True, show_default=True)
+@click.option("--speedups/--no-speedups", "asks", default=True, show_default=True)
 @click.option("--asked", multiple=True, type=float, default=(2.0, 3.0), show_default=True)
 @click.option("--out", type=click.Path(path_type=Path))
 def main(
@@ -140,8 +140,8 @@ def main(
                 limit = LIMITS.get((shape, timing["runtime"]), 0.0)
                 if timing["batch"] == 32 and timing["model"] == "by 16" and share < limit:
                     missed.append(f"{shape} in {timing['runtime']}: {share:.0%} of the ideal, below {limit:.0%}")
-    tables = [runtime for runtime in runtimes if runtime != "openvino"] if asks else []
-    found = [line for runtime in tables for line in asked_and_measured(runtime, asked)]
+    served = [runtime for runtime in runtimes if runtime != "openvino"] if asks else []
+    found = [line for runtime in served for line in asked_and_measured(runtime, asked)]
     missed += [
         f"asked {each['asked']:g}, got {each['measured']:.2f} in {each['runtime']}"
         for each in found

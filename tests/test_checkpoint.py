@@ -315,8 +315,9 @@ def test_a_damaged_note_of_a_result_vouches_for_no_folder(content):
         checkpoint.add_result(folder / "out", folder / "out")
         assert checkpoint.has_written(folder / "out")
         assert not checkpoint.has_written(folder)
-        told = content if isinstance(content, bytes) else json.dumps(content).encode()
-        (folder / RESULT).write_bytes(told)
+        (folder / "out" / "model.safetensors").write_bytes(b"another's")
+        assert not checkpoint.has_written(folder / "out")
+        (folder / RESULT).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
         assert not checkpoint.has_written(folder / "out")
 
 

@@ -30,8 +30,8 @@ class Sensitivity:
     """Running sums of G and A for one sublayer. A last column of ones stands for the bias, which is refitted too."""
 
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
-        self.gram = Gram(features + 1, device, torch.float32)
-        self.directions = Gram(outputs, device, torch.float32)
+        self.gram = Gram(features + 1, device)
+        self.directions = Gram(outputs, device)
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kprune.gram import Gram, rounded
+from kprune.gram import Gram, rounded, scales
 
 
 class LeastSquares:
@@ -30,11 +30,10 @@ class LeastSquares:
             roots = weights.double().sqrt()[:, None]
             wide *= roots
             q = q * roots
-        self._gram.add(wide)
-        of_outputs = q.square().sum(0)
-        largest = (wide.square().sum(0).max() * of_outputs.max()).sqrt()
-        self.cross += rounded(wide.T @ q, largest)
-        self.energy += of_outputs.sum()
+        of_features = scales(wide, last=1)  # the bias's own: features may be much smaller
+        self._gram.add(wide, of_features)
+        self.cross += rounded(wide.T @ q, of_features, scales(q))
+        self.energy += q.square().sum()
 
     @property
     def tensors(self) -> list[Tensor]:

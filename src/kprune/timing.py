@@ -19,7 +19,10 @@ from kprune.families import positions_of
 
 Name = TypeVar("Name", bound=Hashable)
 WARMING = 0.1
-"""Seconds for which a call is made untimed at each of its turns, at least once."""
+"""Seconds for which a call is made untimed at each of its turns, at least once; and timed, ten times at the most.
+
+ONNX Runtime's threads wait busily for some 50 ms after a call, and would slow down another's.
+"""
 
 
 @dataclass(frozen=True)
