@@ -22,7 +22,7 @@ from kprune.knowledge import (
     squared_error,
     squared_error_probe,
 )
-from kprune.memory import batch_by_batch
+from kprune.memory import TIDY_EVERY, batch_by_batch, tidy
 from kprune.observe import forward, forward_and_top, gradients, output_gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.ranks import add_up, share
@@ -104,13 +104,16 @@ def measure(
     """
     sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
-    felt: dict[Sublayer, list[Tensor]] = {sublayer: [] for sublayer in sublayers}
-    hooks = output_gradients if CRITERIA[settings.criterion].is_compensated else gradients
+    is_compensated = CRITERIA[settings.criterion].is_compensated
+    hooks = output_gradients if is_compensated else gradients
+    felt = _rooms(sublayers, sample) if is_compensated else {}
     with batch_by_batch():
         for number, batch in enumerate(sample.batches):
 
-            def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, batch: Batch = batch) -> None:
-                felt[sublayer] += _add(sums[sublayer], features, gradient, batch, kind, settings)
+            def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, number: int = number) -> None:
+                found = _add(sums[sublayer], features, gradient, sample.batches[number], kind, settings)
+                if found is not None:
+                    felt[sublayer][number].copy_(found)
 
             with torch.enable_grad(), hooks(sublayers, feel):
                 outputs, top = forward_and_top(
@@ -120,6 +123,8 @@ def measure(
                     references.note(number, outputs, top)
                 if not only_references:
                     objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
+            if number % TIDY_EVERY == 0:
+                tidy()
             tick()
     if only_references:
         return []
@@ -135,7 +140,8 @@ def measure(
     ]
     add_up(scores)
     return [
-        Measured(of_units, _token_weights(felt[sublayer])) for of_units, sublayer in zip(scores, sublayers, strict=True)
+        Measured(of_units, _token_weights(felt[sublayer]) if felt else None)
+        for of_units, sublayer in zip(scores, sublayers, strict=True)
     ]
 
 
@@ -186,7 +192,7 @@ def _add(
     batch: Batch,
     kind: OutputKind,
     settings: Settings,
-) -> list[Tensor]:
+) -> Tensor | None:
     """Add what a backward pass brought: the gradient is the features', or the output's after compensation.
 
     Returns how much is felt of each token, if that is known.
@@ -194,17 +200,22 @@ def _add(
     if isinstance(sums, Sensitivity):
         if kind.adds_up:
             sums.add_examples(batch.totals(features) / batch.mask.sum(1, keepdim=True), batch.totals(gradient))
-        return [sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)]
+        return sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
     sums.add_gradient((features * gradient).sum(1), batch.example)
     if settings.rep_weight:
         sums.add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
-    return []
+    return None
 
 
-def _token_weights(felt: list[Tensor]) -> list[Tensor] | None:
+def _rooms(sublayers: Sequence[Sublayer], sample: Sample) -> dict[Sublayer, tuple[Tensor, ...]]:
+    """Room for a number per sublayer and real token, batch by batch, in one piece: many small ones scatter memory."""
+    sizes = [int(batch.mask.sum()) for batch in sample.batches]
+    weights = [sublayer.consumer.weight for sublayer in sublayers]
+    return {s: weight.new_empty(sum(sizes)).split(sizes) for s, weight in zip(sublayers, weights, strict=True)}
+
+
+def _token_weights(felt: tuple[Tensor, ...]) -> list[Tensor]:
     """A token that is felt as much as the mean counts twice as much as one that is not felt at all."""
-    if not felt:
-        return None
     flat = torch.cat(felt).double()
     total = torch.stack([flat.sum(), flat.new_tensor(len(flat))])
     add_up([total])

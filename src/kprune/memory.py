@@ -19,11 +19,20 @@ TELLS = ("out of memory", "can't allocate memory", "could not create a primitive
 """What a GPU's allocator, the host's, and oneDNN say where there is no memory left: all of them RuntimeErrors."""
 
 
+TIDY_EVERY = 8
+"""Batches after which memory is tidied: each leaves something small behind, and glibc keeps the gaps between."""
+
+
 def give_back() -> None:
     """Hand what this process has freed back to the system, where it can be."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    tidy()
+
+
+def tidy() -> None:
+    """Hand back what is free between small things that are not."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
