@@ -104,7 +104,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(module, name, function, crit
     assert getattr(module, name) is function
     model = tiny.tiny_model()
     expected = prune(model, BATCHES, **OPTIONS, criterion=criterion)
-    passed = little_memory(monkeypatch, module, name, most=300)
+    passed = little_memory(monkeypatch, module, name, most=60)
     found = prune(model, BATCHES, **OPTIONS, criterion=criterion)
     assert passed
     assert "out of memory: going on with batches of" in caplog.text
@@ -119,7 +119,7 @@ def test_where_memory_ends_late_finished_sublayers_are_not_pruned_again(monkeypa
     original = streams_module.Streams.remove
 
     def remove(self, target, *args):
-        if target.name == "layer 1 ffn" and self.sample.batches[0].mask.numel() > 300:
+        if target.name == "layer 1 ffn" and self.sample.batches[0].mask.numel() > 60:
             raise OutOfMemory("as if")
         seen.append(target.name)
         return original(self, target, *args)
