@@ -41,6 +41,8 @@ ACTIVATION_SHARE = 0.25
 """Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
 SOUND_RIDGE = 1e-4
 """The least ridge that makes a refit with fewer tokens than features sound."""
+ANSWERED = 8
+"""Batches, of all lengths, that a finished student must have answers to."""
 LEAST_WORSE, MOST_WORSE = 1e-4, 0.05
 """By as much as the ridge, within these bounds, a refit may be worse than none on the sample: so ridges are."""
 
@@ -386,11 +388,14 @@ class Pruner:
     @torch.no_grad()
     def _require_sound(self, student: PreTrainedModel) -> None:
         """Refuse a student that has no answer where the teacher has one, in the dtype that it will have."""
+        batches = self.sample.batches
+        are_answered = True
         with batch_by_batch():
-            batch = self.sample.batches[0]
-            values = self.references.kind.read(call(student, batch), batch).values
-        is_answered = values.isfinite().any(-1) & ~(values.isnan() | values.isposinf()).any(-1)
-        if not everyone(bool(is_answered.all())):
+            for batch in batches[:: -(-len(batches) // ANSWERED)]:
+                values = self.references.kind.read(call(student, batch), batch).values
+                answered = values.isfinite().any(-1) & ~(values.isnan() | values.isposinf()).any(-1)
+                are_answered &= bool(answered.all())
+        if not everyone(are_answered):
             raise NotFinite(
                 f"the pruned model's outputs are not finite (NaN or infinity) in {student.dtype}; "
                 "remove less, use more text, or load the model in float32."

@@ -87,11 +87,13 @@ class Clock:
         self._measuring = [2.0 * (len(is_measured) - i) * is_measured[i] for i in range(len(is_measured))]
         self._refitting = 3.0
         self._work = sum(self._measuring) + self._refitting * len(is_measured)
+        self._done = 0.0
 
     def start(self, number: int, target: Sublayer) -> None:
         self._began = perf_counter()
         self._number, self._name = number, target.name
-        self._done = sum(self._measuring[:number]) + self._refitting * number
+        # Thirds of a sublayer may add up to a little more than a whole: what was told is not taken back.
+        self._done = max(self._done, sum(self._measuring[:number]) + self._refitting * number)
         self._report(0.0)
 
     def measured(self) -> None:
