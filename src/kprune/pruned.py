@@ -92,7 +92,7 @@ class Clock:
     def start(self, number: int, target: Sublayer) -> None:
         self._began = perf_counter()
         self._number, self._name = number, target.name
-        # Thirds of a sublayer may add up to a little more than a whole: what was told is not taken back.
+        # Batches' parts of a sublayer may add up to a little more than the whole: what was told is not taken back.
         self._done = max(self._done, sum(self._measuring[:number]) + self._refitting * number)
         self._report(0.0)
 
