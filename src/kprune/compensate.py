@@ -46,7 +46,10 @@ class Sensitivity:
         """
         felt = gradient.square().mean(1) / 2.0
         roots = (felt[:, None] + floor).sqrt()
-        self.gram.add(torch.cat([features * roots, roots], 1))
+        wide = features.new_empty(len(features), features.shape[1] + 1)
+        torch.mul(features, roots, out=wide[:, :-1])
+        wide[:, -1:] = roots
+        self.gram.add(wide)
         self.directions.add(gradient)
         return felt
 
@@ -56,10 +59,10 @@ class Sensitivity:
 
     def knowledge(self, weight: Tensor, width: int, examples: int, *, bias: bool) -> Tensor:
         """Nats (or squared error) per example that each unit keeps; `weight` is the consumer's, (d, features)."""
-        gram = self.gram.matrix / examples
+        gram = self.gram.matrix.div_(examples)
         if bias:
-            mean = gram[:-1, -1:]  # the best bias takes the weighted mean out of every feature
-            gram = gram - torch.nn.functional.pad(mean @ mean.T / gram[-1, -1], (0, 1, 0, 1))
+            mean = gram[:-1, -1] / gram[-1, -1].sqrt()  # the best bias takes the weighted mean out of every feature
+            gram[:-1, :-1].addr_(mean, mean, alpha=-1.0)
         felt = self.directions.matrix
         scale = felt.diagonal().mean()
         felt = felt / scale if scale > 0 else torch.zeros_like(felt)
@@ -118,7 +121,8 @@ class Surgeon:
         self._inverse = torch.cholesky_inverse(_factor(gram.double(), ridge)).contiguous()
         self._weight = weight.double().clone()
         self._width = width
-        self._units = torch.arange(len(gram) // width, device=gram.device)
+        self._number = len(gram) // width
+        self._units = torch.arange(self._number, device=gram.device)
         self._is_left = torch.ones_like(self._units, dtype=torch.bool)
 
     @property
@@ -143,7 +147,8 @@ class Surgeon:
 
     def remove(self, units: Tensor) -> float:
         """Take out units by their numbers; returns what it cost."""
-        goes = self._columns(torch.isin(self._units, units))
+        gone = self._is_left.new_zeros(self._number).index_fill_(0, units, True)[self._units]
+        goes = self._columns(gone)
         across = self._inverse[goes]
         taken = self._weight[:, goes]
         block = _factor(across[:, goes], 0.0)
@@ -151,7 +156,7 @@ class Surgeon:
         update = torch.cholesky_solve(across, block)
         self._weight.addmm_(taken, update, alpha=-1.0)
         self._inverse.addmm_(across.T, update, alpha=-1.0)
-        self._is_left &= ~torch.isin(self._units, units)
+        self._is_left &= ~gone
         if int(self._is_left.sum()) <= CUT * len(self._units):
             self._cut()
         return cost

@@ -55,11 +55,12 @@ class Gram:
         """
         room = rows.new_empty(max(block.numel() for block in self._blocks))
         for number, block in enumerate(self._blocks):
-            rest = slice(number * BLOCK, None)
-            own = slice(number * BLOCK, number * BLOCK + len(block))
-            products = room[: block.numel()].view_as(block)
-            torch.mm(rows[:, own].T, rows[:, rest], out=products)
-            block += products if scales is None else rounded(products, scales[own], scales[rest])
+            rest = rows[:, number * BLOCK :]
+            products = torch.mm(rest[:, : len(block)].T, rest, out=room[: block.numel()].view_as(block))
+            if scales is not None:
+                of_rest = scales[number * BLOCK :]
+                rounded(products, of_rest[: len(block)], of_rest)
+            block += products
 
     @property
     def matrix(self) -> Tensor:

@@ -68,12 +68,12 @@ class Knowledge:
         """The sums themselves."""
         return [self.squares, self.grams]
 
-    def add_features(self, features: Tensor, real: Tensor) -> None:
-        """Add tokens' features, (tokens, features); `real` is 1 at real tokens and 0 at padding, (tokens,)."""
+    def add_features(self, features: Tensor) -> None:
+        """Add real tokens' features, (tokens, features)."""
         if self.width == 1:
-            self.grams += (real @ features.square())[:, None, None]
+            self.grams += features.square().sum(0)[:, None, None]
         else:
-            by_unit = (real[:, None] * features).unflatten(1, (-1, self.width)).transpose(0, 1)
+            by_unit = features.unflatten(1, (-1, self.width)).transpose(0, 1)
             self.grams += by_unit.transpose(1, 2) @ by_unit  # (units, width, tokens) by (units, tokens, width)
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
@@ -86,6 +86,8 @@ class Knowledge:
 
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
         """K_rep per unit, mean over examples of ‖W_u f_u‖² = tr(W_u G_u W_uᵀ) (Equation 8); `weight`: (d, features)."""
+        if self.width == 1:
+            return self.grams[:, 0, 0] * weight.double().square().sum(0) / examples
         by_unit = weight.double().unflatten(1, (-1, self.width)).transpose(0, 1)  # (units, d, width)
         energy: Tensor = ((by_unit @ self.grams) * by_unit).sum((1, 2))
         return energy / examples
@@ -108,8 +110,8 @@ class ReleasedKnowledge(Knowledge):
     def tensors(self) -> list[Tensor]:
         return [self.sums, self.grams]
 
-    def add_features(self, features: Tensor, real: Tensor) -> None:
-        self.grams.diagonal(dim1=1, dim2=2).add_((real @ features.square()).view(-1, self.width))
+    def add_features(self, features: Tensor) -> None:
+        self.grams.diagonal(dim1=1, dim2=2).add_(features.square().sum(0).view(-1, self.width))
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
         self.sums.index_add_(0, example // self.group, gradient.to(self.sums.dtype))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from kprune.knowledge import (
     squared_error_probe,
 )
 from kprune.memory import TIDY_EVERY, batch_by_batch, tidy
-from kprune.observe import forward, forward_and_top, gradients, output_gradients
+from kprune.observe import for_first_tokens, forward, forward_and_top, gradients, output_gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.ranks import add_up, share
 from kprune.sample import Batch, Sample
@@ -62,6 +64,19 @@ class References:
             self._streams[number] = top
         else:
             self._predictions[number] = prediction
+
+    @cached_property
+    @torch.no_grad()
+    def are_of_first_tokens(self) -> bool:
+        """Whether predictions are made from each example's first token alone: NaN at all others does not reach them."""
+        if self.kind.is_vocabulary:
+            return False
+        batch = self.sample.batches[0]  # of the longest examples
+        config = self.teacher.config
+        stream = torch.full((*batch.mask.shape, config.hidden_size), torch.nan, device=batch.mask.device)
+        stream[:, 0] = 1.0
+        outputs = forward(self.teacher, batch, start=config.num_hidden_layers, stream=stream.to(self.teacher.dtype))
+        return not bool(self.kind.read(outputs, batch).values.isnan().any())
 
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
@@ -107,7 +122,8 @@ def measure(
     is_compensated = CRITERIA[settings.criterion].is_compensated
     hooks = output_gradients if is_compensated else gradients
     felt = _rooms(sublayers, sample) if is_compensated else {}
-    with batch_by_batch():
+    spared = for_first_tokens(student) if references.are_of_first_tokens else nullcontext()
+    with batch_by_batch(), spared:
         for number, batch in enumerate(sample.batches):
 
             def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, number: int = number) -> None:
@@ -203,7 +219,7 @@ def _add(
         return sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
     sums.add_gradient((features * gradient).sum(1), batch.example)
     if settings.rep_weight:
-        sums.add_features(features.flatten(0, 1), batch.mask.flatten().to(features.dtype))
+        sums.add_features(batch.real(features))
     return None
 
 

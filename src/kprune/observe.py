@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kprune.families import family_of
 from kprune.sample import Batch
-from kprune.sublayer import Sublayer
+from kprune.sublayer import Sublayer, find
 
 
 @contextmanager
@@ -71,6 +73,55 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
                 return output
 
             stack.callback(sublayer.consumer.register_forward_hook(hook).remove)
+        yield
+
+
+class _FeltAtFirst(torch.autograd.Function):
+    """A Linear, (examples, length, n), whose way back is short where only the first tokens' output is felt."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return nn.functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        if bool(gradient[:, 1:].any()):
+            return gradient @ weight, None, None
+        return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None
+
+
+def _first_of(first: Tensor, length: int) -> Tensor:
+    """First tokens, (examples, 1, n), with zeros in the place of all others."""
+    return nn.functional.pad(first, (0, 0, 0, length - 1))
+
+
+def _felt_at_first(linear: nn.Linear, inputs: Tensor) -> Tensor:
+    found: Tensor = _FeltAtFirst.apply(inputs, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _made_at_first(linear: nn.Linear, inputs: Tensor) -> Tensor:
+    return _first_of(nn.functional.linear(inputs[:, :1], linear.weight, linear.bias), inputs.shape[1])
+
+
+@contextmanager
+def for_first_tokens(model: PreTrainedModel) -> Iterator[None]:
+    """Spare what a prediction from first tokens, and its way back, do not need of the topmost layer.
+
+    Above its attention a layer works token by token: of other tokens, the features are made there, and no more.
+    """
+    top = [s for s in find(model) if s.units and s.index == model.config.num_hidden_layers - 1]
+    with ExitStack() as stack:
+        for sublayer in top:
+            consumer = cast(nn.Linear, sublayer.consumer)
+            for linear in (*sublayer.producers, consumer):
+                if "forward" in vars(linear):  # accelerate's own
+                    continue
+                is_last = sublayer.kind == "ffn" and linear is consumer
+                linear.forward = partial(_made_at_first if is_last else _felt_at_first, linear)  # type: ignore[method-assign]
+                stack.callback(delattr, linear, "forward")
         yield
 
 

@@ -23,8 +23,8 @@ class LeastSquares:
 
     def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
         """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d), the `weights` of errors, (tokens,)."""
-        wide = p.new_ones(len(p), len(self.cross), dtype=torch.float64)
-        wide[:, :-1] = p
+        wide = p.new_empty(len(p), len(self.cross), dtype=torch.float64)
+        wide[:, :-1], wide[:, -1] = p, 1.0
         q = q.double()
         if weights is not None:
             roots = weights.double().sqrt()[:, None]
@@ -33,7 +33,7 @@ class LeastSquares:
         of_features = scales(wide, last=1)  # the bias's own: features may be much smaller
         self._gram.add(wide, of_features)
         self.cross += rounded(wide.T @ q, of_features, scales(q))
-        self.energy += q.square().sum()
+        self.energy += torch.dot(q.flatten(), q.flatten())
 
     @property
     def tensors(self) -> list[Tensor]:

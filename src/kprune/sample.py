@@ -48,9 +48,10 @@ class Batch:
     def halves(self) -> list[Batch]:
         """Two batches of half the examples, or this one, if there is only one."""
         middle = len(self.example) // 2
-        return [self._rows(slice(0, middle)), self._rows(slice(middle, None))] if middle else [self]
+        return [self.rows(slice(0, middle)), self.rows(slice(middle, None))] if middle else [self]
 
-    def _rows(self, rows: slice) -> Batch:
+    def rows(self, rows: slice) -> Batch:
+        """Some of the examples, padded to their longest."""
         length = int(self.mask[rows].any(0).nonzero().max()) + 1
         mask = self.mask[rows, :length]
         return Batch(

@@ -165,11 +165,13 @@ class Streams:
             for number, batch in enumerate(self.sample.batches):
                 wanted = self._stream_wanted(target, number)
                 weights = None if token_weights is None else token_weights[number]
-                of_tokens = wanted.double().square().sum(1)
+                of_tokens = wanted.square().sum(1).double()
                 scale += (of_tokens if weights is None else of_tokens * weights).sum()
                 own = watch(self._student_model, target, batch, self.student[number])
                 lacking = wanted - own.stream
-                problem.add(own.features, lacking if bias is None else lacking - bias, weights)
+                if bias is not None:
+                    lacking -= bias
+                problem.add(own.features, lacking, weights)
                 tick()
         self._teacher_at = target.index + 1
         add_up([*problem.tensors, scale])
