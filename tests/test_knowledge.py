@@ -197,12 +197,14 @@ def test_knowledge_does_not_depend_on_how_examples_are_batched(criterion, kind_n
 
 
 def test_sums_over_parts_of_a_sample_add_up():
-    features, gradient = torch.randn(30, 12), torch.randn(6, 12)
+    features, gradient = torch.randn(6, 5, 12), torch.randn(6, 12)
+    real = torch.ones(6, 5, dtype=torch.bool)
     whole, parts = Knowledge(3, 4, torch.device("cpu")), Knowledge(3, 4, torch.device("cpu"))
-    whole.add_features(features)
+    whole.add_features(features, real)
     whole.add_gradient(gradient, torch.arange(6))
     for rows in range(3):
-        parts.add_features(features[10 * rows : 10 * rows + 10])
+        padded = torch.cat([features[2 * rows : 2 * rows + 2], torch.randn(2, 4, 12)], 1)
+        parts.add_features(padded, torch.tensor([1, 1, 1, 1, 1, 0, 0, 0, 0]).bool().expand(2, 9))
         parts.add_gradient(gradient[2 * rows : 2 * rows + 2], torch.arange(2))
     torch.testing.assert_close(parts.predictive(6), whole.predictive(6), rtol=1e-5, atol=0)
     weight = torch.randn(5, 12)

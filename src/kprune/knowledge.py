@@ -68,12 +68,12 @@ class Knowledge:
         """The sums themselves."""
         return [self.squares, self.grams]
 
-    def add_features(self, features: Tensor) -> None:
-        """Add real tokens' features, (tokens, features)."""
+    def add_features(self, features: Tensor, real: Tensor) -> None:
+        """Add examples' features, (examples, length, features), at tokens that are real, (examples, length)."""
         if self.width == 1:
-            self.grams += features.square().sum(0)[:, None, None]
+            self.grams += _squares(features, real)[:, None, None]
         else:
-            by_unit = features.unflatten(1, (-1, self.width)).transpose(0, 1)
+            by_unit = features[real].unflatten(1, (-1, self.width)).transpose(0, 1)
             self.grams += by_unit.transpose(1, 2) @ by_unit  # (units, width, tokens) by (units, tokens, width)
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
@@ -110,8 +110,8 @@ class ReleasedKnowledge(Knowledge):
     def tensors(self) -> list[Tensor]:
         return [self.sums, self.grams]
 
-    def add_features(self, features: Tensor) -> None:
-        self.grams.diagonal(dim1=1, dim2=2).add_(features.square().sum(0).view(-1, self.width))
+    def add_features(self, features: Tensor, real: Tensor) -> None:
+        self.grams.diagonal(dim1=1, dim2=2).add_(_squares(features, real).view(-1, self.width))
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
         self.sums.index_add_(0, example // self.group, gradient.to(self.sums.dtype))
@@ -125,3 +125,8 @@ class ReleasedKnowledge(Knowledge):
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
         energy = self.grams.diagonal(dim1=1, dim2=2) * weight.double().square().mean(0).view(-1, self.width)
         return energy.mean(1) / tokens
+
+
+def _squares(features: Tensor, real: Tensor) -> Tensor:
+    """Σ f² of each feature over the real tokens, (features,); as products of matrices, the quickest there are."""
+    return (real[:, None].to(features.dtype) @ features.square()).sum((0, 1))

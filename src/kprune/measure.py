@@ -139,7 +139,7 @@ def measure(
                     references.note(number, outputs, top)
                 if not only_references:
                     objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
-            if number % TIDY_EVERY == 0:
+            if is_compensated and (number + 1) % TIDY_EVERY == 0:  # others leave nothing behind
                 tidy()
             tick()
     if only_references:
@@ -219,7 +219,7 @@ def _add(
         return sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
     sums.add_gradient((features * gradient).sum(1), batch.example)
     if settings.rep_weight:
-        sums.add_features(batch.real(features))
+        sums.add_features(features, batch.mask)
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
 
 
 class _FeltAtFirst(torch.autograd.Function):
-    """A Linear, (examples, length, n), whose way back is short where only the first tokens' output is felt."""
+    """A Linear, (examples, length, n), of whose output only the first tokens are felt: no other has a way back."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,8 +87,6 @@ class _FeltAtFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        if bool(gradient[:, 1:].any()):
-            return gradient @ weight, None, None
         return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None
 
 
@@ -112,16 +110,20 @@ def for_first_tokens(model: PreTrainedModel) -> Iterator[None]:
 
     Above its attention a layer works token by token: of other tokens, the features are made there, and no more.
     """
-    top = [s for s in find(model) if s.units and s.index == model.config.num_hidden_layers - 1]
+    top = {s.kind: s for s in find(model) if s.units and s.index == model.config.num_hidden_layers - 1}
+    felt: list[nn.Module] = []
+    made: list[nn.Module] = []
+    if "attention" in top:
+        felt.append(top["attention"].consumer)
+    if "ffn" in top:
+        felt += top["ffn"].producers
+        made.append(top["ffn"].consumer)
     with ExitStack() as stack:
-        for sublayer in top:
-            consumer = cast(nn.Linear, sublayer.consumer)
-            for linear in (*sublayer.producers, consumer):
-                if "forward" in vars(linear):  # accelerate's own
-                    continue
-                is_last = sublayer.kind == "ffn" and linear is consumer
-                linear.forward = partial(_made_at_first if is_last else _felt_at_first, linear)  # type: ignore[method-assign]
-                stack.callback(delattr, linear, "forward")
+        for work, linears in ((_felt_at_first, felt), (_made_at_first, made)):
+            for linear in linears:
+                if "forward" not in vars(linear):  # accelerate may have its own there
+                    linear.forward = partial(work, linear)  # type: ignore[arg-type]
+                    stack.callback(delattr, linear, "forward")
         yield
 
 
