@@ -77,17 +77,24 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
 
 
 class _FeltAtFirst(torch.autograd.Function):
-    """A Linear, (examples, length, n), of whose output only the first tokens are felt: no other has a way back."""
+    """A Linear, (examples, length, n), of whose output only the first tokens are felt: no other has a way back.
+
+    Unless that `is_sure`, gradients are looked at.
+    """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, is_sure: bool) -> Tensor:
         ctx.save_for_backward(weight)
+        ctx.is_sure = is_sure
         return nn.functional.linear(inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (weight,) = ctx.saved_tensors
-        return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None
+        others = gradient[:, 1:]
+        if ctx.is_sure or not (bool(others[:, :1].any()) or bool(others.any())):  # the second token tells of most
+            return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None, None
+        return gradient @ weight, None, None, None
 
 
 def _first_of(first: Tensor, length: int) -> Tensor:
@@ -95,8 +102,8 @@ def _first_of(first: Tensor, length: int) -> Tensor:
     return nn.functional.pad(first, (0, 0, 0, length - 1))
 
 
-def _felt_at_first(linear: nn.Linear, inputs: Tensor) -> Tensor:
-    found: Tensor = _FeltAtFirst.apply(inputs, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+def _felt_at_first(linear: nn.Linear, inputs: Tensor, *, is_sure: bool) -> Tensor:
+    found: Tensor = _FeltAtFirst.apply(inputs, linear.weight, linear.bias, is_sure)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -108,22 +115,23 @@ def _made_at_first(linear: nn.Linear, inputs: Tensor) -> Tensor:
 def for_first_tokens(model: PreTrainedModel) -> Iterator[None]:
     """Spare what a prediction from first tokens, and its way back, do not need of the topmost layer.
 
-    Above its attention a layer works token by token: of other tokens, the features are made there, and no more.
+    Above its attention a layer works token by token: of other tokens, the features are made there, and no more. Of what
+    attention reads, other tokens' queries are not felt.
     """
-    top = {s.kind: s for s in find(model) if s.units and s.index == model.config.num_hidden_layers - 1}
-    felt: list[nn.Module] = []
-    made: list[nn.Module] = []
-    if "attention" in top:
-        felt.append(top["attention"].consumer)
-    if "ffn" in top:
-        felt += top["ffn"].producers
-        made.append(top["ffn"].consumer)
+    perhaps, surely = (partial(_felt_at_first, is_sure=is_sure) for is_sure in (False, True))
     with ExitStack() as stack:
-        for work, linears in ((_felt_at_first, felt), (_made_at_first, made)):
-            for linear in linears:
-                if "forward" not in vars(linear):  # accelerate may have its own there
-                    linear.forward = partial(work, linear)  # type: ignore[arg-type]
-                    stack.callback(delattr, linear, "forward")
+
+        def let(linear: Any, forward: Callable[..., Tensor]) -> None:
+            if "forward" not in vars(linear):  # accelerate may have its own there
+                linear.forward = partial(forward, linear)
+                stack.callback(delattr, linear, "forward")
+
+        for sublayer in find(model):
+            if sublayer.units and sublayer.index == model.config.num_hidden_layers - 1:
+                is_ffn = sublayer.kind == "ffn"
+                for producer in sublayer.producers:
+                    let(producer, surely if is_ffn else perhaps)
+                let(sublayer.consumer, _made_at_first if is_ffn else surely)
         yield
 
 
