@@ -61,8 +61,8 @@ class Sensitivity:
         """Nats (or squared error) per example that each unit keeps; `weight` is the consumer's, (d, features)."""
         gram = self.gram.matrix.div_(examples)
         if bias:
-            mean = gram[:-1, -1] / gram[-1, -1].sqrt()  # the best bias takes the weighted mean out of every feature
-            gram[:-1, :-1].addr_(mean, mean, alpha=-1.0)
+            along = gram[:-1, -1] / gram[-1, -1].sqrt()  # the best bias takes the weighted mean out of every feature
+            gram[:-1, :-1].addr_(along, along, alpha=-1.0)
         felt = self.directions.matrix
         scale = felt.diagonal().mean()
         felt = felt / scale if scale > 0 else torch.zeros_like(felt)
@@ -121,8 +121,8 @@ class Surgeon:
         self._inverse = torch.cholesky_inverse(_factor(gram.double(), ridge)).contiguous()
         self._weight = weight.double().clone()
         self._width = width
-        self._number = len(gram) // width
-        self._units = torch.arange(self._number, device=gram.device)
+        self._dense_units = len(gram) // width
+        self._units = torch.arange(self._dense_units, device=gram.device)
         self._is_left = torch.ones_like(self._units, dtype=torch.bool)
 
     @property
@@ -147,7 +147,7 @@ class Surgeon:
 
     def remove(self, units: Tensor) -> float:
         """Take out units by their numbers; returns what it cost."""
-        gone = self._is_left.new_zeros(self._number).index_fill_(0, units, True)[self._units]
+        gone = self._is_left.new_zeros(self._dense_units).index_fill_(0, units, True)[self._units]
         goes = self._columns(gone)
         across = self._inverse[goes]
         taken = self._weight[:, goes]

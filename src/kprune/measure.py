@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,18 +71,23 @@ class References:
         """Whether predictions are made from each example's first token alone: NaN at all others does not reach them."""
         if self.kind.is_vocabulary:
             return False
-        batch = self.sample.batches[0]  # of the longest examples
+        batch = max(self.sample.batches, key=lambda batch: batch.mask.shape[1])
         config = self.teacher.config
         stream = torch.full((*batch.mask.shape, config.hidden_size), torch.nan, device=batch.mask.device)
         stream[:, 0] = 1.0
         outputs = forward(self.teacher, batch, start=config.num_hidden_layers, stream=stream.to(self.teacher.dtype))
         return not bool(self.kind.read(outputs, batch).values.isnan().any())
 
+    def spared(self, model: PreTrainedModel) -> AbstractContextManager[None]:
+        """Within it, the model makes no more than these predictions need."""
+        return for_first_tokens(model) if self.are_of_first_tokens else nullcontext()
+
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
         batch = self.sample.batches[number]
         if number not in self._predictions and number not in self._streams:
-            self.note(number, *forward_and_top(self.teacher, batch))
+            with self.spared(self.teacher):  # as in a measurement, where they are noted else: to the last bit
+                self.note(number, *forward_and_top(self.teacher, batch))
         if number in self._predictions:
             return self._predictions[number]
         top = self.teacher.config.num_hidden_layers
@@ -122,8 +127,7 @@ def measure(
     is_compensated = CRITERIA[settings.criterion].is_compensated
     hooks = output_gradients if is_compensated else gradients
     felt = _rooms(sublayers, sample) if is_compensated else {}
-    spared = for_first_tokens(student) if references.are_of_first_tokens else nullcontext()
-    with batch_by_batch(), spared:
+    with batch_by_batch(), references.spared(student):
         for number, batch in enumerate(sample.batches):
 
             def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, number: int = number) -> None:
@@ -139,7 +143,7 @@ def measure(
                     references.note(number, outputs, top)
                 if not only_references:
                     objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
-            if is_compensated and (number + 1) % TIDY_EVERY == 0:  # others leave nothing behind
+            if (is_compensated or is_teacher) and (number + 1) % TIDY_EVERY == 0:  # else nothing is left behind
                 tidy()
             tick()
     if only_references:

@@ -18,7 +18,7 @@ from kprune.ranks import everyone
 TELLS = ("out of memory", "can't allocate memory", "could not create a primitive", "could not create a memory object")
 """What a GPU's allocator, the host's, and oneDNN say where there is no memory left: all of them RuntimeErrors."""
 TIDY_EVERY = 8
-"""Batches after which memory is tidied: each leaves something small behind, and glibc keeps the gaps between."""
+"""Batches after which memory is tidied, where each leaves something small behind: glibc keeps the gaps between."""
 
 
 def give_back() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +30,8 @@ def observe(sublayers: Sequence[Sublayer], see: Callable[[Sublayer, Tensor], Ten
             def hook(module: nn.Module, args: tuple[Tensor, ...], sublayer: Sublayer = sublayer) -> Any:
                 return see(sublayer, args[0])
 
-            stack.callback(sublayer.consumer.register_forward_pre_hook(hook).remove)
+            # First of all such hooks: nothing is cut off yet.
+            stack.callback(sublayer.consumer.register_forward_pre_hook(hook, prepend=True).remove)
         yield
 
 
@@ -62,14 +62,19 @@ def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, T
 @contextmanager
 def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, Tensor], None]) -> Iterator[None]:
     """Call `feel` with each sublayer, its features and the gradient of its consumer's output, on the way back."""
-    with ExitStack() as stack:
+    seen: dict[Sublayer, Tensor] = {}
+
+    def see(sublayer: Sublayer, features: Tensor) -> None:
+        seen[sublayer] = features.detach()
+
+    with observe(sublayers, see), ExitStack() as stack:
         for sublayer in sublayers:
 
-            def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor, sublayer: Sublayer = sublayer) -> Any:
+            def hook(module: nn.Module, args: Any, output: Tensor, sublayer: Sublayer = sublayer) -> Tensor:
                 if not output.requires_grad:  # the lowest sublayer: nothing below it is differentiated
                     output = output.detach().requires_grad_()
-                seen = args[0].detach()
-                output.register_hook(lambda gradient: feel(sublayer, seen, gradient))
+                features = seen.pop(sublayer)
+                output.register_hook(lambda gradient: feel(sublayer, features, gradient))
                 return output
 
             stack.callback(sublayer.consumer.register_forward_hook(hook).remove)
@@ -77,16 +82,16 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
 
 
 class _FeltAtFirst(torch.autograd.Function):
-    """A Linear, (examples, length, n), of whose output only the first tokens are felt: no other has a way back.
+    """The way back of a Linear, (examples, length, n), of whose output only the first tokens are felt.
 
     Unless that `is_sure`, gradients are looked at.
     """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, is_sure: bool) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, output: Tensor, weight: Tensor, is_sure: bool) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.is_sure = is_sure
-        return nn.functional.linear(inputs, weight, bias)
+        return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -102,13 +107,36 @@ def _first_of(first: Tensor, length: int) -> Tensor:
     return nn.functional.pad(first, (0, 0, 0, length - 1))
 
 
-def _felt_at_first(linear: nn.Linear, inputs: Tensor, *, is_sure: bool) -> Tensor:
-    found: Tensor = _FeltAtFirst.apply(inputs, linear.weight, linear.bias, is_sure)  # type: ignore[no-untyped-call]
-    return found
+@contextmanager
+def _felt_at_first(linear: nn.Module, *, is_sure: bool) -> Iterator[None]:
+    """No way back from a Linear's output but at first tokens."""
+
+    def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Any:
+        return _FeltAtFirst.apply(args[0], output.detach(), module.weight, is_sure)  # type: ignore[no-untyped-call]
+
+    handle = linear.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
-def _made_at_first(linear: nn.Linear, inputs: Tensor) -> Tensor:
-    return _first_of(nn.functional.linear(inputs[:, :1], linear.weight, linear.bias), inputs.shape[1])
+@contextmanager
+def _made_at_first(linear: nn.Module) -> Iterator[None]:
+    """A Linear's output at first tokens, and zeros at all others."""
+    lengths: list[int] = []
+
+    def narrow(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+        lengths.append(args[0].shape[1])
+        return args[0][:, :1]
+
+    def widen(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return _first_of(output, lengths.pop())
+
+    with ExitStack() as stack:
+        stack.callback(linear.register_forward_pre_hook(narrow).remove)
+        stack.callback(linear.register_forward_hook(widen).remove)
+        yield
 
 
 @contextmanager
@@ -118,20 +146,14 @@ def for_first_tokens(model: PreTrainedModel) -> Iterator[None]:
     Above its attention a layer works token by token: of other tokens, the features are made there, and no more. Of what
     attention reads, other tokens' queries are not felt.
     """
-    perhaps, surely = (partial(_felt_at_first, is_sure=is_sure) for is_sure in (False, True))
     with ExitStack() as stack:
-
-        def let(linear: Any, forward: Callable[..., Tensor]) -> None:
-            if "forward" not in vars(linear):  # accelerate may have its own there
-                linear.forward = partial(forward, linear)
-                stack.callback(delattr, linear, "forward")
-
         for sublayer in find(model):
             if sublayer.units and sublayer.index == model.config.num_hidden_layers - 1:
                 is_ffn = sublayer.kind == "ffn"
                 for producer in sublayer.producers:
-                    let(producer, surely if is_ffn else perhaps)
-                let(sublayer.consumer, _made_at_first if is_ffn else surely)
+                    stack.enter_context(_felt_at_first(producer, is_sure=is_ffn))
+                consumer = sublayer.consumer
+                stack.enter_context(_made_at_first(consumer) if is_ffn else _felt_at_first(consumer, is_sure=True))
         yield
 
 

@@ -35,14 +35,14 @@ from kprune.settings import CRITERIA, DEFAULT_ALIGN, DEFAULT_CRITERION, Settings
 from kprune.streams import Fit, Streams, best_fit, leave
 from kprune.sublayer import Sublayer, find
 
-ACTIVATION_BYTES = 224 * 2**20
+ACTIVATION_BYTES = 144 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
 ACTIVATION_SHARE = 0.25
 """Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
 SOUND_RIDGE = 1e-4
 """The least ridge that makes a refit with fewer tokens than features sound."""
 ANSWERED = 8
-"""Batches, of all lengths, of which a finished student must have answers to as many examples each."""
+"""Batches, of all lengths, of which a finished student must have answers to the longest examples, as many of each."""
 LEAST_WORSE, MOST_WORSE = 1e-4, 0.05
 """By as much as the ridge, within these bounds, a refit may be worse than none on the sample: so ridges are."""
 
@@ -391,7 +391,7 @@ class Pruner:
         batches = self.sample.batches
         are_answered = True
         with batch_by_batch():
-            for batch in (batch.rows(slice(ANSWERED)) for batch in batches[:: -(-len(batches) // ANSWERED)]):
+            for batch in (batch.rows(slice(-ANSWERED, None)) for batch in batches[:: -(-len(batches) // ANSWERED)]):
                 values = self.references.kind.read(call(student, batch), batch).values
                 answered = values.isfinite().any(-1) & ~(values.isnan() | values.isposinf()).any(-1)
                 are_answered &= bool(answered.all())
