@@ -37,6 +37,8 @@ from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 144 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
+ACTIVATION_BYTES_ONCE = 224 * 2**20
+"""The same where all is measured at the start: teacher and student have one stream then, and leave room."""
 ACTIVATION_SHARE = 0.25
 """Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
 SOUND_RIDGE = 1e-4
@@ -190,7 +192,9 @@ class Pruner:
         _require_finite(model)
         self.model = model
         self.budget = budget_named(budget)
-        self.sample = self._given = sample_for(model, kind, batches)
+        is_once = not (self.settings.refit and self.settings.refresh)
+        room = ACTIVATION_BYTES_ONCE if is_once else ACTIVATION_BYTES
+        self.sample = self._given = sample_for(model, kind, batches, room)
         _require_enough(self.sample, sublayers, ridge)
         self.teacher = _teacher_of(model)
         self.offload = offload
@@ -494,8 +498,10 @@ def _attach_record(pruned: Pruned) -> None:
         config.quantization_config = record
 
 
-def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]]) -> Sample:
-    """The batches, regrouped so that what a pass keeps for its way back fits what it may.
+def sample_for(
+    model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]], room: int = ACTIVATION_BYTES
+) -> Sample:
+    """The batches, regrouped so that what a pass keeps for its way back fits the room, in bytes, or a large model's.
 
     Of several processes, each has its share of them; examples and tokens are those of all.
     """
@@ -504,7 +510,7 @@ def sample_for(model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mappi
     if kind.is_vocabulary:
         per_token += 4 * model.config.vocab_size
     examples = examples_of(batches)
-    tokens = max(ACTIVATION_BYTES, int(ACTIVATION_SHARE * 4 * model.num_parameters())) // (4 * per_token)
+    tokens = max(room, int(ACTIVATION_SHARE * 4 * model.num_parameters())) // (4 * per_token)
     # Several batches for each process, so that all have about the same to do; one process has those of two.
     tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * max(count(), 2)))
     sample = regroup(
