@@ -137,8 +137,8 @@ def test_where_one_input_is_too_much_it_is_told(monkeypatch):
 
 def test_a_text_too_long_for_memory_ends_the_run_at_once(monkeypatch, caplog):
     inputs = [torch.arange(5, 65), *tiny.texts(200, shortest=4, longest=6)]
-    monkeypatch.setattr(sys.modules["kprune.prune"], "ACTIVATION_BYTES", 0)
-    monkeypatch.setattr(sys.modules["kprune.prune"], "ACTIVATION_SHARE", 0)  # a text at a time
+    for name in ("ACTIVATION_BYTES", "ACTIVATION_BYTES_ONCE", "ACTIVATION_SHARE"):  # a text at a time
+        monkeypatch.setattr(sys.modules["kprune.prune"], name, 0)
     little_memory(monkeypatch, measure_module, "forward_and_top", most=59)
     with pytest.raises(OutOfMemory):
         prune(tiny.tiny_model(), tiny.batched(inputs, size=1), **OPTIONS)

@@ -105,7 +105,8 @@ def test_the_result_does_not_depend_on_batches_or_padding(criterion, monkeypatch
     inputs = tiny.texts(48)
     expected = prune(model, tiny.batched(inputs), reduction=0.6, criterion=criterion)
     ways = [tiny.batched(inputs, size=1), tiny.batched(inputs, size=48, extra=9), tiny.batched(inputs, left=True)]
-    monkeypatch.setattr(prune_module, "ACTIVATION_BYTES", 300_000)  # batches of our own making are small, too
+    for name in ("ACTIVATION_BYTES", "ACTIVATION_BYTES_ONCE"):  # batches of our own making are small, too
+        monkeypatch.setattr(prune_module, name, 300_000)
     for batches in ways:
         other = prune(model, batches, reduction=0.6, criterion=criterion)
         assert [step.kept for step in other.steps] == [step.kept for step in expected.steps]

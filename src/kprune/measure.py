@@ -143,7 +143,8 @@ def measure(
                     references.note(number, outputs, top)
                 if not only_references:
                     objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
-            if (is_compensated or is_teacher) and (number + 1) % TIDY_EVERY == 0:  # else nothing is left behind
+            is_last = number + 1 == len(sample.batches)
+            if (is_compensated or is_teacher) and (is_last or (number + 1) % TIDY_EVERY == 0):  # else nothing is left
                 tidy()
             tick()
     if only_references:
