@@ -143,8 +143,7 @@ def measure(
                     references.note(number, outputs, top)
                 if not only_references:
                     objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
-            is_last = number + 1 == len(sample.batches)
-            if (is_compensated or is_teacher) and (is_last or (number + 1) % TIDY_EVERY == 0):  # else nothing is left
+            if (is_compensated or is_teacher) and (number + 1) % TIDY_EVERY == 0:  # else nothing is left behind
                 tidy()
             tick()
     if only_references:
@@ -160,6 +159,8 @@ def measure(
         for sublayer, cost in zip(sublayers, costs, strict=True)
     ]
     add_up(scores)
+    if is_compensated:
+        tidy()  # matrices were solved
     return [
         Measured(of_units, _token_weights(felt[sublayer]) if felt else None)
         for of_units, sublayer in zip(scores, sublayers, strict=True)

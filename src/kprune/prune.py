@@ -37,7 +37,7 @@ from kprune.sublayer import Sublayer, find
 
 ACTIVATION_BYTES = 144 * 2**20
 """What one pass may keep for its way back. It sets the size of batches, so that memory is flat in depth."""
-ACTIVATION_BYTES_ONCE = 224 * 2**20
+ACTIVATION_BYTES_ONCE = 208 * 2**20
 """The same where all is measured at the start: teacher and student have one stream then, and leave room."""
 ACTIVATION_SHARE = 0.25
 """Of a large model's weights, that one pass may keep if this is more: batches of a few tokens would be slow."""
