@@ -148,6 +148,8 @@ def measure(
             tick()
     if only_references:
         return []
+    if is_compensated:
+        tidy()  # what passes took is room for what scores take, and that for the refits
     for of_sublayer in sums.values():
         add_up(of_sublayer.tensors)
     # Of several processes, each reckons for some of the sublayers, as many wide ones as the others.
@@ -160,7 +162,7 @@ def measure(
     ]
     add_up(scores)
     if is_compensated:
-        tidy()  # matrices were solved
+        tidy()
     return [
         Measured(of_units, _token_weights(felt[sublayer]) if felt else None)
         for of_units, sublayer in zip(scores, sublayers, strict=True)
