@@ -128,7 +128,7 @@ def _made_at_first(linear: nn.Module) -> Iterator[None]:
 
     def narrow(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
         lengths.append(args[0].shape[1])
-        return args[0][:, :1]
+        return args[0][:, :1].contiguous()  # else a Linear multiplies in another way where gradients are wanted
 
     def widen(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         return _first_of(output, lengths.pop())
