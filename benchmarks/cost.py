@@ -3,10 +3,11 @@
     python benchmarks/cost.py --out benchmarks/results/cost.json
 
 T is one dense forward and mask-backward pass over the sample: every unit's gradient, none of the rest. Time is told as
-a multiple of T: each run by the mean of the two passes just before and after it, since a shared machine's speed
-changes within minutes, and of three runs the median (of one in the cases that are there for their memory). Memory is
-what the process holds at its peak beyond the loaded model, beside the two streams. Weights are random, which does not
-change the time; the sample has inputs of mixed length. Every case has a process of its own.
+a multiple of T. A shared machine's speed changes within minutes, so the pass is made beside the run, a batch now and
+then as the run goes on, and both see the same weather; of three runs the median is told. (In the cases that are there
+for their memory: one run, and a pass after it.) Memory is what the process holds at its peak beyond the loaded model,
+beside the two streams, in a run of its own. Weights are random, which does not change the time; the sample has inputs
+of mixed length. Every case has a process of its own.
 
 Two shares of a run are told beside: of the greedy removal that the criterion `compensated` rehearses, by the clock, and
 of what is no matrix product, by a profile of one more run.
@@ -31,7 +32,7 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
-from kprune import Pruned, compensate, prune
+from kprune import Progress, Pruned, compensate, prune
 from kprune.observe import masked
 from kprune.outputs import kind_of
 from kprune.prune import sample_for
@@ -73,7 +74,7 @@ def peak_megabytes() -> float:
 
 
 def measure(
-    shape: str, layers: int, tokens: int, length: int, criterion: str, reduction: float, repeat: bool, profile: bool
+    shape: str, layers: int, tokens: int, length: int, criterion: str, reduction: float, repeat: int, profile: bool
 ) -> dict[str, Any]:
     """Time and memory of one run, in this process."""
     torch.manual_seed(0)
@@ -84,24 +85,17 @@ def measure(
         parameter.data.add_(0.0)
     loaded = present_megabytes()
 
-    def run() -> tuple[Pruned, float, float]:
-        with stopwatch(compensate, "removal_costs") as spent:
-            began = perf_counter()
-            pruned = prune(model, batches, reduction=reduction, criterion=criterion)
-            return pruned, perf_counter() - began, sum(spent)
+    def run(progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
+        return prune(model, batches, reduction=reduction, criterion=criterion, progress=progress)
 
-    pruned, seconds, greedy = run()
+    with stopwatch(compensate, "removal_costs") as greedy:
+        began = perf_counter()
+        pruned = run()
+        seconds = perf_counter() - began
     peak = peak_megabytes()  # of the first run alone: later ones could only hide behind it
-    runs = [seconds]
-    passes = [dense_pass(model, batches)]
-    if repeat:
-        runs.clear()
-        for _ in range(3):
-            runs.append(run()[1])
-            passes.append(dense_pass(model, batches))
-    else:
-        passes.append(passes[0])
-    ratios = [2 * run / (before + after) for run, before, after in zip(runs, passes[:-1], passes[1:], strict=True)]
+    dense = DensePass(model, batches)
+    timed = [beside(run, dense) for _ in range(repeat)] or [(seconds, dense.rest([]))]
+    ratios = [run_seconds / dense_seconds for run_seconds, dense_seconds in timed]
     streams = 2 * pruned.tokens * config.hidden_size * 4 / 2**20
     return {
         "shape": shape,
@@ -109,10 +103,10 @@ def measure(
         "criterion": criterion,
         "reduction": reduction,
         "tokens": pruned.tokens,
-        "T_seconds": [round(seconds, 2) for seconds in passes],
+        "T_seconds": [round(dense_seconds, 2) for _, dense_seconds in timed],
         "run_in_T": round(median(ratios), 2),
         "runs_in_T": [round(ratio, 2) for ratio in ratios],
-        "share_of_greedy_removal": round(greedy / seconds, 4),
+        "share_of_greedy_removal": round(sum(greedy) / seconds, 4),
         "share_outside_products": round(outside_products(run), 3) if profile else None,
         "megabytes_above_model": round(peak - loaded),
         "megabytes_of_streams": round(streams),
@@ -153,21 +147,43 @@ def outside_products(run: Callable[[], object]) -> float:
     return 1.0 - float(products) / 1e6 / seconds
 
 
-def dense_pass(model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> float:
-    """Seconds of T: the plain model on our batches, with a mask of each example's own on every unit."""
-    sample = sample_for(model, kind_of(model), batches)
-    model.requires_grad_(False)
-    sublayers = find(model)
-    began = perf_counter()
-    for batch in sample.batches:
-        masks = {s: torch.ones(len(batch.example), 1, s.units, requires_grad=True) for s in sublayers}
+class DensePass:
+    """T: the plain model on our batches, with a mask of each example's own on every unit."""
+
+    def __init__(self, model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> None:
+        self.model = model.requires_grad_(False)
+        self.batches = sample_for(model, kind_of(model), batches).batches
+        self.sublayers = find(model)
+
+    @torch.enable_grad()
+    def seconds(self, number: int) -> float:
+        """The time that one batch takes."""
+        batch = self.batches[number]
+        began = perf_counter()
+        masks = {s: torch.ones(len(batch.example), 1, s.units, requires_grad=True) for s in self.sublayers}
         with masked(masks):
-            logits = model(**batch.inputs).logits
+            logits = self.model(**batch.inputs).logits
         loss = torch.nn.functional.cross_entropy(logits, logits.argmax(1), reduction="sum")
         torch.autograd.grad(loss, list(masks.values()))
-    seconds = perf_counter() - began
-    model.requires_grad_(True)
-    return seconds
+        return perf_counter() - began
+
+    def rest(self, spent: list[float]) -> float:
+        """The time of the whole pass, of which some batches were made already."""
+        return sum(spent) + sum(self.seconds(number) for number in range(len(spent), len(self.batches)))
+
+
+def beside(run: Callable[[Callable[[Progress], None]], object], dense: DensePass) -> tuple[float, float]:
+    """Seconds of a run, and of a dense pass that is made meanwhile, batch by batch as the run goes on."""
+    spent: list[float] = []
+
+    def keep_up(progress: Progress) -> None:
+        while len(spent) < progress.fraction * len(dense.batches):
+            spent.append(dense.seconds(len(spent)))
+
+    began = perf_counter()
+    run(keep_up)
+    seconds = perf_counter() - began - sum(spent)
+    return seconds, dense.rest(spent)
 
 
 def is_over(line: dict[str, Any]) -> bool:
@@ -180,13 +196,13 @@ def is_over(line: dict[str, Any]) -> bool:
     )
 
 
-CASES = [
-    {"shape": "minilm", "layers": 6, "tokens": 20_000, "length": 32, "repeat": True, "profile": True},
-    {"shape": "minilm", "layers": 6, "tokens": 100_000, "length": 32, "repeat": False, "profile": False},
-    {"shape": "minilm", "layers": 12, "tokens": 20_000, "length": 32, "repeat": True, "profile": False},
-    {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False, "profile": False},
-    {"shape": "bert-base", "layers": 3, "tokens": 20_000, "length": 32, "repeat": False, "profile": True},
-    {"shape": "bert-base", "layers": 1, "tokens": 100_000, "length": 32, "repeat": False, "profile": False},
+CASES: list[dict[str, Any]] = [
+    {"shape": "minilm", "layers": 6, "tokens": 20_000, "length": 32, "repeat": 3, "profile": True},
+    {"shape": "minilm", "layers": 6, "tokens": 100_000, "length": 32, "repeat": 0, "profile": False},
+    {"shape": "minilm", "layers": 12, "tokens": 20_000, "length": 32, "repeat": 3, "profile": False},
+    {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": 0, "profile": False},
+    {"shape": "bert-base", "layers": 3, "tokens": 20_000, "length": 32, "repeat": 0, "profile": True},
+    {"shape": "bert-base", "layers": 1, "tokens": 100_000, "length": 32, "repeat": 0, "profile": False},
 ]
 
 
@@ -194,7 +210,7 @@ CASES = [
 @click.option("--criterion", default="compensated", show_default=True)
 @click.option("--reduction", default=0.6, show_default=True)
 @click.option("--case", "cases", type=int, multiple=True, help="Numbers of cases, from 0.  [default: all]")
-@click.option("--once", is_flag=True, help="One run of each case, not the median of three.")
+@click.option("--once", is_flag=True, help="One timed run of each case, not the median of three.")
 @click.option("--out", type=click.Path(path_type=Path))
 @click.option("--inner", hidden=True)
 def main(
@@ -207,7 +223,7 @@ def main(
     lines = []
     for number in cases or range(len(CASES)):
         case = {**CASES[number], "criterion": criterion, "reduction": reduction}
-        case["repeat"] = case["repeat"] and not once
+        case["repeat"] = min(case["repeat"], 1) if once else case["repeat"]
         run = subprocess.run(
             [sys.executable, __file__, "--inner", json.dumps(case)], capture_output=True, text=True, check=True
         )
