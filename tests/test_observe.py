@@ -3,6 +3,7 @@ import tiny
 import torch
 
 from kprune.observe import (
+    _first_features,
     advance,
     embed,
     forward,
@@ -11,9 +12,10 @@ from kprune.observe import (
     masked,
     pass_attention,
     pass_layer,
+    replayed,
     watch,
 )
-from kprune.sublayer import find
+from kprune.sublayer import find, shrink
 
 
 @pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
@@ -85,6 +87,44 @@ def test_a_pass_may_start_between_attention_and_ffn(family):
                 assert torch.equal(outputs.logits, expected)
                 stream = advance(model, batch, ffn.index, midway, past_attention=True)
     assert [id(module) for module in model.modules()] == modules
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_features_need_not_be_made_again(family):
+    model = tiny.tiny_model(family)
+    attention, ffn = find(model)[2:4]
+    for sublayer in (attention, ffn):
+        shrink(sublayer, torch.arange(sublayer.units) % 2 > 0)
+    modules = [id(module) for module in model.modules()]
+    with torch.no_grad():
+        for batch in tiny.sample_of(tiny.texts()).batches[:2]:
+            stream = advance(model, batch, 0, embed(model, batch))
+            midway, after = pass_attention(model, ffn, batch, stream), advance(model, batch, 1, stream)
+            of_heads = watch(model, attention, batch, stream).padded
+            of_neurons = watch(model, ffn, batch, midway).padded
+            with replayed(attention, of_heads):
+                assert torch.equal(pass_attention(model, ffn, batch, stream), midway)
+            with replayed(ffn, of_neurons):
+                assert torch.equal(advance(model, batch, 1, midway, past_attention=True), after)
+            with replayed(ffn, torch.zeros_like(of_neurons)):
+                assert not torch.equal(advance(model, batch, 1, midway, past_attention=True), after)
+    assert [id(module) for module in model.modules()] == modules
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_heads_make_of_first_tokens_what_the_model_makes(family, implementation):
+    model = tiny.tiny_model(family)
+    model.set_attn_implementation(implementation)
+    attention = find(model)[4]
+    shrink(attention, torch.arange(attention.units) > 0)
+    batches = tiny.sample_of(tiny.texts()).batches
+    assert any(batch.tokens is not None for batch in batches)
+    with torch.no_grad():
+        for batch in batches:
+            stream = embed(model, batch)
+            expected = watch(model, attention, batch, stream).padded[:, :1]
+            torch.testing.assert_close(_first_features(attention, stream, batch), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_failing_pass_leaves_the_model_whole():

@@ -4,7 +4,9 @@ import pytest
 import tiny
 import torch
 
+from kprune import streams as streams_module
 from kprune.errors import KpruneError
+from kprune.observe import replayed
 from kprune.streams import Streams, best_fit
 from kprune.sublayer import columns_of, find
 
@@ -91,6 +93,27 @@ def test_streams_are_those_of_plain_passes():
             for model, stream in ((teacher, streams._teacher[number]), (student, streams.student[number])):
                 expected = model(**batch.inputs, output_hidden_states=True).hidden_states[2]
                 torch.testing.assert_close(stream, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_features_that_were_kept_change_no_stream(family, monkeypatch):
+    found = {}
+    made = []
+    monkeypatch.setattr(streams_module, "replayed", lambda *args: made.append(args) or replayed(*args))
+    for room in (0, 20_000, 2**27):
+        monkeypatch.setattr(streams_module, "FEATURE_BYTES", room)
+        made.clear()
+        _, student, sample, streams = pair(family)
+        for number, target in enumerate(find(student)):
+            streams.move_to(target)
+            keep = torch.arange(target.units) % 2 == 0
+            streams.remove(target, keep if number != 2 else torch.zeros_like(keep), best_fit(1e-6))
+        found[room] = [*streams.student.values(), *(target.consumer.weight for target in find(student))]
+        found[room, "made"] = len(made)
+    batches = len(sample.batches)
+    assert found[0, "made"] == 0 < found[20_000, "made"] < found[2**27, "made"] == 4 * batches  # one of six is emptied
+    for room in (20_000, 2**27):
+        assert all(map(torch.equal, found[0], found[room]))
 
 
 def test_a_refit_without_a_solution_names_its_sublayer():

@@ -29,8 +29,15 @@ class Slot:
     """The config's attribute that holds how many units the dense sublayer has."""
     width: str | None = None
     """Attribute that holds the features per unit (d_h of a head); None: one, as for a neuron."""
+    scaling: str | None = None
+    """Attribute that holds what products of queries and keys are scaled by; None: scores are more than that."""
     returns_weights: bool = False
     """Whether the block returns a pair of its output and the attention weights."""
+
+    @property
+    def consumer_is_inside(self) -> bool:
+        """Whether the block returns what the consumer makes of the features, and not the features."""
+        return self.consumer.startswith(self.block + ".")
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ BERT = Family(
         consumer="attention.output.dense",
         dense_units="num_attention_heads",
         width="attention.self.attention_head_size",
+        scaling="attention.self.scaling",
         returns_weights=True,
     ),
     ffn=Slot(
@@ -87,6 +95,7 @@ DISTILBERT = Family(
         consumer="attention.out_lin",
         dense_units="n_heads",
         width="attention.attention_head_size",
+        scaling="attention.scaling",
         returns_weights=True,
     ),
     ffn=Slot(

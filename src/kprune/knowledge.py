@@ -87,7 +87,7 @@ class Knowledge:
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
         """K_rep per unit, mean over examples of ‖W_u f_u‖² = tr(W_u G_u W_uᵀ) (Equation 8); `weight`: (d, features)."""
         if self.width == 1:
-            return self.grams[:, 0, 0] * weight.double().square().sum(0) / examples
+            return self.grams[:, 0, 0] * weight.square().sum(0, dtype=torch.float64) / examples
         by_unit = weight.double().unflatten(1, (-1, self.width)).transpose(0, 1)  # (units, d, width)
         energy: Tensor = ((by_unit @ self.grams) * by_unit).sum((1, 2))
         return energy / examples
@@ -123,7 +123,7 @@ class ReleasedKnowledge(Knowledge):
         return squares.mean(1) / (2.0 * examples)
 
     def representational(self, weight: Tensor, examples: int, tokens: int) -> Tensor:
-        energy = self.grams.diagonal(dim1=1, dim2=2) * weight.double().square().mean(0).view(-1, self.width)
+        energy = self.grams.diagonal(dim1=1, dim2=2) * weight.square().mean(0, dtype=torch.float64).view(-1, self.width)
         return energy.mean(1) / tokens
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,14 +25,14 @@ from kprune.knowledge import (
     squared_error_probe,
 )
 from kprune.memory import TIDY_EVERY, batch_by_batch, tidy
-from kprune.observe import for_first_tokens, forward, forward_and_top, gradients, output_gradients
+from kprune.observe import for_first_tokens, forward, forward_and_top, gradients, observe, output_gradients
 from kprune.outputs import OutputKind, Prediction
 from kprune.ranks import add_up, share
 from kprune.sample import Batch, Sample
 from kprune.search import score
 from kprune.settings import CRITERIA, Settings
 from kprune.shelf import Shelf, shelf
-from kprune.sublayer import Sublayer
+from kprune.sublayer import Sublayer, find
 
 RELEASED_GROUP = 32
 """Examples whose gradients the authors' code averages before it squares them (12 for SQuAD)."""
@@ -78,15 +78,19 @@ class References:
         outputs = forward(self.teacher, batch, start=config.num_hidden_layers, stream=stream.to(self.teacher.dtype))
         return not bool(self.kind.read(outputs, batch).values.isnan().any())
 
-    def spared(self, model: PreTrainedModel) -> AbstractContextManager[None]:
-        """Within it, the model makes no more than these predictions need."""
-        return for_first_tokens(model) if self.are_of_first_tokens else nullcontext()
+    def spared(self, sublayers: Sequence[Sublayer], batch: Batch) -> AbstractContextManager[None]:
+        """Within it, these sublayers make no more of a batch than the predictions need."""
+        if not self.are_of_first_tokens:
+            return nullcontext()
+        top = self.teacher.config.num_hidden_layers - 1
+        return for_first_tokens([s for s in sublayers if s.index == top and s.units], batch)
 
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
         batch = self.sample.batches[number]
         if number not in self._predictions and number not in self._streams:
-            with self.spared(self.teacher):  # as in a measurement, where they are noted else: to the last bit
+            # As in a measurement, where they are noted else: to the last bit.
+            with self.spared(find(self.teacher), batch):
                 self.note(number, *forward_and_top(self.teacher, batch))
         if number in self._predictions:
             return self._predictions[number]
@@ -125,17 +129,11 @@ def measure(
     sample, kind, lowest = references.sample, references.kind, sublayers[0]
     sums = {sublayer: _sums(sublayer, sample, settings) for sublayer in sublayers}
     is_compensated = CRITERIA[settings.criterion].is_compensated
-    hooks = output_gradients if is_compensated else gradients
     felt = _rooms(sublayers, sample) if is_compensated else {}
-    with batch_by_batch(), references.spared(student):
+    with batch_by_batch():
         for number, batch in enumerate(sample.batches):
-
-            def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor, number: int = number) -> None:
-                found = _add(sums[sublayer], features, gradient, sample.batches[number], kind, settings)
-                if found is not None:
-                    felt[sublayer][number].copy_(found)
-
-            with torch.enable_grad(), hooks(sublayers, feel):
+            adding = _adding(sums, batch, kind, settings, {sublayer: rooms[number] for sublayer, rooms in felt.items()})
+            with torch.enable_grad(), references.spared(sublayers, batch), adding:
                 outputs, top = forward_and_top(
                     student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
                 )
@@ -209,26 +207,40 @@ def _sums(sublayer: Sublayer, sample: Sample, settings: Settings) -> Knowledge |
     return Knowledge(sublayer.units, sublayer.width, device)
 
 
-def _add(
-    sums: Knowledge | Sensitivity,
-    features: Tensor,
-    gradient: Tensor,
+@contextmanager
+def _adding(
+    sums: Mapping[Sublayer, Knowledge | Sensitivity],
     batch: Batch,
     kind: OutputKind,
     settings: Settings,
-) -> Tensor | None:
-    """Add what a backward pass brought: the gradient is the features', or the output's after compensation.
+    felt: Mapping[Sublayer, Tensor],
+) -> Iterator[None]:
+    """Within it, what a batch's way up and back shows is added to the sums; `felt`: how much each token is felt."""
+    looked_at: set[Sublayer] = set()
 
-    Returns how much is felt of each token, if that is known.
-    """
-    if isinstance(sums, Sensitivity):
+    def look(sublayer: Sublayer, features: Tensor) -> None:
+        found = sums[sublayer]
+        if isinstance(found, Knowledge) and sublayer not in looked_at:  # those of all tokens come before any others
+            looked_at.add(sublayer)
+            found.add_features(features.detach(), batch.mask)
+
+    def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor) -> None:
+        found = sums[sublayer]
+        if isinstance(found, Knowledge):
+            found.add_gradient((features * gradient).sum(1), batch.example)
+            return
         if kind.adds_up:
-            sums.add_examples(batch.totals(features) / batch.mask.sum(1, keepdim=True), batch.totals(gradient))
-        return sums.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
-    sums.add_gradient((features * gradient).sum(1), batch.example)
-    if settings.rep_weight:
-        sums.add_features(features, batch.mask)
-    return None
+            found.add_examples(batch.totals(features) / batch.mask.sum(1, keepdim=True), batch.totals(gradient))
+        of_tokens = found.add(batch.real(features), batch.real(gradient), floor=settings.rep_weight)
+        felt[sublayer].copy_(of_tokens)
+
+    if CRITERIA[settings.criterion].is_compensated:
+        with output_gradients(list(sums), feel):
+            yield
+    else:
+        # Features are looked at on the way up, where they were just made: on the way back they would be fetched again.
+        with observe(list(sums) if settings.rep_weight else [], look), gradients(list(sums), feel):
+            yield
 
 
 def _rooms(sublayers: Sequence[Sublayer], sample: Sample) -> dict[Sublayer, tuple[Tensor, ...]]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from kprune.families import family_of
 from kprune.sample import Batch
-from kprune.sublayer import Sublayer, find
+from kprune.sublayer import Sublayer
 
 
 @contextmanager
@@ -30,8 +30,7 @@ def observe(sublayers: Sequence[Sublayer], see: Callable[[Sublayer, Tensor], Ten
             def hook(module: nn.Module, args: tuple[Tensor, ...], sublayer: Sublayer = sublayer) -> Any:
                 return see(sublayer, args[0])
 
-            # First of all such hooks: nothing is cut off yet.
-            stack.callback(sublayer.consumer.register_forward_pre_hook(hook, prepend=True).remove)
+            stack.callback(sublayer.consumer.register_forward_pre_hook(hook).remove)
         yield
 
 
@@ -48,7 +47,9 @@ def masked(masks: dict[Sublayer, Tensor]) -> Iterator[None]:
 def gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Tensor, Tensor], None]) -> Iterator[None]:
     """Call `feel` with each sublayer, its features and their gradient, while the backward pass goes by."""
 
-    def see(sublayer: Sublayer, features: Tensor) -> Tensor:
+    def see(sublayer: Sublayer, features: Tensor) -> Tensor | None:
+        if not torch.is_grad_enabled():  # made to be seen, and no more
+            return None
         if not features.requires_grad:  # the lowest sublayer: nothing below it is differentiated
             features = features.detach().requires_grad_()
         seen = features.detach()  # the hook must not hold on to the graph that holds on to it
@@ -65,7 +66,7 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
     seen: dict[Sublayer, Tensor] = {}
 
     def see(sublayer: Sublayer, features: Tensor) -> None:
-        seen[sublayer] = features.detach()
+        seen.setdefault(sublayer, features.detach())  # those of all tokens come before those of first tokens
 
     with observe(sublayers, see), ExitStack() as stack:
         for sublayer in sublayers:
@@ -82,24 +83,17 @@ def output_gradients(sublayers: Sequence[Sublayer], feel: Callable[[Sublayer, Te
 
 
 class _FeltAtFirst(torch.autograd.Function):
-    """The way back of a Linear, (examples, length, n), of whose output only the first tokens are felt.
-
-    Unless that `is_sure`, gradients are looked at.
-    """
+    """The way back of a Linear, (examples, length, n), of whose output only the first tokens are felt."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, output: Tensor, weight: Tensor, is_sure: bool) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, output: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(weight)
-        ctx.is_sure = is_sure
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        others = gradient[:, 1:]
-        if ctx.is_sure or not (bool(others[:, :1].any()) or bool(others.any())):  # the second token tells of most
-            return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None, None
-        return gradient @ weight, None, None, None
+        return _first_of(gradient[:, :1] @ weight, gradient.shape[1]), None, None
 
 
 def _first_of(first: Tensor, length: int) -> Tensor:
@@ -108,53 +102,92 @@ def _first_of(first: Tensor, length: int) -> Tensor:
 
 
 @contextmanager
-def _felt_at_first(linear: nn.Module, *, is_sure: bool) -> Iterator[None]:
-    """No way back from a Linear's output but at first tokens."""
+def _felt_at_first(attention: Sublayer, batch: Batch) -> Iterator[None]:
+    """An attention's features, and its output, with a way back from first tokens alone."""
+    streams: list[Tensor] = []
 
-    def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Any:
-        return _FeltAtFirst.apply(args[0], output.detach(), module.weight, is_sure)  # type: ignore[no-untyped-call]
+    def cut(block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        streams.append(args[0])
+        return (args[0].detach(), *args[1:])
 
-    handle = linear.register_forward_hook(hook)
-    try:
+    def join(consumer: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+        return torch.cat([_first_features(attention, streams.pop(), batch), args[0][:, 1:]], dim=1)
+
+    def hook(consumer: Any, args: tuple[Tensor, ...], output: Tensor) -> Any:
+        return _FeltAtFirst.apply(args[0], output.detach(), consumer.weight)  # type: ignore[no-untyped-call]
+
+    with ExitStack() as stack:
+        if attention.scaling is not None:
+            stack.callback(attention.block.register_forward_pre_hook(cut).remove)
+            stack.callback(attention.consumer.register_forward_pre_hook(join).remove)
+        stack.callback(attention.consumer.register_forward_hook(hook).remove)
         yield
-    finally:
-        handle.remove()
+
+
+def _first_features(attention: Sublayer, stream: Tensor, batch: Batch) -> Tensor:
+    """What an attention's heads make of first tokens, (examples, 1, features), without anyone's keys and values.
+
+    With a single query q, a head's scores are (q W_k) · x_t and its output is W_v Σ_t p_t x_t: few products, and few on
+    the way back. What a key's bias adds is the same for all tokens, and softmax does not see it.
+    """
+    query, key, value = attention.producers
+    of_heads = (attention.units, attention.width)
+    asked = query(stream[:, 0]).unflatten(1, of_heads).transpose(0, 1) @ key.weight.unflatten(0, of_heads)
+    scores = attention.scaling * (asked.transpose(0, 1) @ stream.transpose(1, 2))  # (examples, heads, length)
+    if batch.tokens is not None:
+        scores = scores.masked_fill(~batch.mask[:, None], -torch.inf)
+    read = (scores.softmax(-1) @ stream).transpose(0, 1)  # (heads, examples, d)
+    made: Tensor = (read @ value.weight.unflatten(0, of_heads).transpose(1, 2)).transpose(0, 1).flatten(1)
+    return (made if value.bias is None else made + value.bias)[:, None]
 
 
 @contextmanager
-def _made_at_first(linear: nn.Module) -> Iterator[None]:
-    """A Linear's output at first tokens, and zeros at all others."""
+def _made_at_first(ffn: Sublayer) -> Iterator[None]:
+    """An FFN's output at first tokens, and zeros at all others.
+
+    Where gradients are wanted, the features of all tokens are made before, and seen, without a way back.
+    """
     lengths: list[int] = []
 
-    def narrow(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
-        lengths.append(args[0].shape[1])
-        return args[0][:, :1].contiguous()  # else a Linear multiplies in another way where gradients are wanted
+    def halt(consumer: nn.Module, args: Any) -> None:
+        raise _Reached
 
-    def widen(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def narrow(block: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
+        (stream,) = args
+        if torch.is_grad_enabled():
+            last = ffn.consumer.register_forward_pre_hook(halt)
+            with torch.no_grad(), suppress(_Reached), ExitStack() as stack:
+                stack.callback(last.remove)
+                made = block.forward(stream)
+                ffn.consumer(made)  # reached within the block already, if it is there
+        lengths.append(stream.shape[1])
+        return stream[:, :1].contiguous()  # else a Linear multiplies in another way where gradients are wanted
+
+    def widen(consumer: nn.Module, args: Any, output: Tensor) -> Tensor:
         return _first_of(output, lengths.pop())
 
     with ExitStack() as stack:
-        stack.callback(linear.register_forward_pre_hook(narrow).remove)
-        stack.callback(linear.register_forward_hook(widen).remove)
+        stack.callback(ffn.block.register_forward_pre_hook(narrow).remove)
+        stack.callback(ffn.consumer.register_forward_hook(widen).remove)
         yield
 
 
 @contextmanager
-def for_first_tokens(model: PreTrainedModel) -> Iterator[None]:
+def for_first_tokens(layer: Sequence[Sublayer], batch: Batch) -> Iterator[None]:
     """Spare what a prediction from first tokens, and its way back, do not need of the topmost layer.
 
-    Above its attention a layer works token by token: of other tokens, the features are made there, and no more. Of what
-    attention reads, other tokens' queries are not felt.
+    Above its attention a layer works token by token: of other tokens, the features are made there, and no more. Enter
+    it before all that observes.
     """
     with ExitStack() as stack:
-        for sublayer in find(model):
-            if sublayer.units and sublayer.index == model.config.num_hidden_layers - 1:
-                is_ffn = sublayer.kind == "ffn"
-                for producer in sublayer.producers:
-                    stack.enter_context(_felt_at_first(producer, is_sure=is_ffn))
-                consumer = sublayer.consumer
-                stack.enter_context(_made_at_first(consumer) if is_ffn else _felt_at_first(consumer, is_sure=True))
+        for sublayer in layer:
+            is_ffn = sublayer.kind == "ffn"
+            stack.enter_context(_made_at_first(sublayer) if is_ffn else _felt_at_first(sublayer, batch))
         yield
+
+
+class _Reached(Exception):
+    """Thrown to leave a pass once what it was run for is known."""
 
 
 class _Replay(nn.Module):
@@ -166,10 +199,6 @@ class _Replay(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.output
-
-
-class _Reached(Exception):
-    """Thrown to leave a forward pass once what it was run for is known."""
 
 
 class _Top(nn.Module):
@@ -268,6 +297,15 @@ def advance(
     return top.stream
 
 
+@contextmanager
+def replayed(sublayer: Sublayer, features: Tensor) -> Iterator[None]:
+    """Within it, the sublayer's units make these features, (examples, length, features), whatever they are given."""
+    slot = sublayer.slot
+    made = sublayer.consumer(features) if slot.consumer_is_inside else features
+    with _swapped(sublayer.layer, slot.block, _Replay((made, None) if slot.returns_weights else made)):
+        yield
+
+
 def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: Tensor) -> Tensor:
     """The stream at a layer's FFN, given the stream before the layer."""
     seen: list[Tensor] = []
@@ -283,12 +321,14 @@ def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: 
 
 @dataclass(frozen=True)
 class Observation:
-    """What reached one sublayer on one batch, real tokens only."""
+    """What reached one sublayer on one batch."""
 
     stream: Tensor
-    """The residual stream X that the sublayer's output is added to; (tokens, d)."""
+    """The residual stream X that the sublayer's output is added to, at real tokens; (tokens, d)."""
     features: Tensor
-    """(tokens, features)"""
+    """At real tokens; (tokens, features)."""
+    padded: Tensor
+    """The features of all tokens; (examples, length, features)."""
 
 
 def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor) -> Observation:
@@ -304,7 +344,7 @@ def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tens
         observe([sublayer], keep_features),
     ):
         call(model, batch)
-    return Observation(batch.real(stream), batch.real(seen["features"]))
+    return Observation(batch.real(stream), batch.real(seen["features"]), seen["features"])
 
 
 def pass_layer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -10,14 +11,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite, NotSound
-from kprune.memory import batch_by_batch
-from kprune.observe import advance, embed, pass_attention, pass_layer, watch
+from kprune.memory import batch_by_batch, tidy
+from kprune.observe import advance, embed, pass_attention, pass_layer, replayed, watch
 from kprune.ranks import add_up, agreed
 from kprune.refit import LeastSquares
 from kprune.sample import Sample
 from kprune.shelf import Shelf, shelf
 from kprune.sublayer import Sublayer, find, shrink
 
+FEATURE_BYTES = 56 * 2**20
+"""What may be kept of the features that a refit looked at: less than a pass holds that measures knowledge."""
 BLOWN_UP = 100.0
 """The error of a stream from which on nothing is left of it; a stream of zeros has an error of 1."""
 
@@ -72,6 +75,8 @@ class Streams:
         self._student_at = self._teacher_at = 0  # layers
         self._past_attention = False  # of the student's
         self._wanted: Shelf = shelf(offload)  # by kind of sublayer and batch
+        self._features: dict[int, tuple[Sublayer, Tensor]] = {}  # of some batches, by the sublayer refitted last
+        self._has_much = False  # more features than are kept
         self.are_equal = are_equal  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
@@ -82,8 +87,11 @@ class Streams:
                 self._pass_layer()
             if target.kind == "ffn" and not self._past_attention:
                 for number, batch in enumerate(self.sample.batches):
-                    self.student[number] = pass_attention(self._student_model, target, batch, self.student[number])
+                    with self._without_making_again(number):
+                        self.student[number] = pass_attention(self._student_model, target, batch, self.student[number])
                 self._past_attention = True
+        if self._has_much:
+            tidy()  # what features took is room for the next measurement; of little, fetching it again costs more
 
     def _pass_layer(self) -> None:
         at = self._student_at
@@ -93,12 +101,18 @@ class Streams:
             if self.are_equal:
                 self.student[number] = self._teacher[number]
             else:
-                self.student[number] = advance(
-                    self._student_model, batch, at, self.student[number], past_attention=self._past_attention
-                )
+                with self._without_making_again(number):
+                    self.student[number] = advance(
+                        self._student_model, batch, at, self.student[number], past_attention=self._past_attention
+                    )
         self._student_at = self._teacher_at = at + 1
         self._past_attention = False
         self._wanted.clear()
+
+    def _without_making_again(self, number: int) -> AbstractContextManager[None]:
+        """Within it, a pass of the student takes the features that the last refit looked at, where they were kept."""
+        kept = self._features.pop(number, None)
+        return replayed(*kept) if kept else nullcontext()
 
     @torch.no_grad()
     def remove(
@@ -161,6 +175,8 @@ class Streams:
         bias, device = target.consumer.bias, target.consumer.weight.device
         problem = LeastSquares(target.features, target.consumer.out_features, device)
         scale = torch.zeros((), dtype=torch.float64, device=device)
+        room = FEATURE_BYTES
+        self._features.clear()
         with batch_by_batch():
             for number, batch in enumerate(self.sample.batches):
                 wanted = self._stream_wanted(target, number)
@@ -172,7 +188,11 @@ class Streams:
                 if bias is not None:
                     lacking -= bias
                 problem.add(own.features, lacking, weights)
+                room -= own.padded.nbytes
+                if target.units and room >= 0:
+                    self._features[number] = target, own.padded
                 tick()
+        self._has_much = room < 0
         self._teacher_at = target.index + 1
         add_up([*problem.tensors, scale])
         return problem, float(scale)

@@ -89,6 +89,16 @@ class Sublayer:
         return modules  # type: ignore[return-value]
 
     @property
+    def block(self) -> nn.Module:
+        """The module that makes the features, and holds the consumer in some families."""
+        return self.layer.get_submodule(self.slot.block)
+
+    @property
+    def scaling(self) -> float | None:
+        """What attention scores are scaled by, where they are no more than products of queries and keys."""
+        return attrgetter(self.slot.scaling)(self.layer) if self.slot.scaling else None
+
+    @property
     def stream_reader(self) -> nn.Module:
         """The module whose input is the residual stream at this sublayer."""
         gone = not self.units and self.slot.stream.startswith(self.slot.block + ".")
@@ -162,12 +172,11 @@ def _select(sublayer: Sublayer, columns: Tensor | slice) -> None:
 def _empty(sublayer: Sublayer) -> None:
     slot = sublayer.slot
     remaining = BiasOnly(sublayer.consumer)
-    inside = slot.consumer.startswith(slot.block + ".")
-    name = slot.consumer.removeprefix(slot.block + ".") if inside else None
+    name = slot.consumer.removeprefix(slot.block + ".") if slot.consumer_is_inside else None
     bypass = PassThrough(name, remaining, slot.returns_weights)
     bypass.train(sublayer.layer.training)
     sublayer.layer.set_submodule(slot.block, bypass)
-    if not inside:
+    if not slot.consumer_is_inside:
         sublayer.layer.set_submodule(slot.consumer, remaining)
 
 
