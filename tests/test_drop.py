@@ -5,6 +5,7 @@ import torch
 from kprune import Evaluation, KpruneError, Pruner, prune
 from kprune.drop import LARGEST, RESOLUTION, largest_reduction
 from kprune.metrics import Difference, Figure
+from kprune.sublayer import find
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +75,30 @@ def test_where_everything_is_lost_it_says_so(pruner):
         largest_reduction(pruner.prune, losing(lambda reduction: 5.0), 0)
 
 
-@pytest.mark.parametrize("criterion", ["fisher", "compensated", "paper", "released"])
-def test_runs_that_share_the_teacher_equal_runs_of_their_own(criterion):
-    model, batches = tiny.tiny_model(), tiny.batched(tiny.texts())
-    shared = Pruner(model, batches, criterion=criterion)
-    for reduction in (0.7, 0.3, 0.7):
+def equals_runs_of_its_own(model, reductions, **settings):
+    batches = tiny.batched(tiny.texts())
+    shared = Pruner(model, batches, **settings)
+    for reduction in reductions:
         ours = shared.prune(reduction)
-        alone = prune(model, batches, reduction=reduction, criterion=criterion)
+        alone = prune(model, batches, reduction=reduction, **settings)
         assert [step.kept for step in ours.steps] == [step.kept for step in alone.steps]
         for a, b in zip(ours.model.parameters(), alone.model.parameters(), strict=True):
             assert torch.equal(a, b)
         assert ours.summary() == alone.summary()
+        yield ours
+
+
+@pytest.mark.parametrize("criterion", ["fisher", "compensated", "paper", "released"])
+def test_runs_that_share_the_teacher_equal_runs_of_their_own(criterion):
+    runs = equals_runs_of_its_own(tiny.tiny_model(), (0.7, 0.3, 0.7), criterion=criterion)
+    assert len(list(runs)) == 3
+
+
+def test_a_run_that_is_the_teachers_equal_up_to_the_top_leaves_its_predictions_as_they_were():
+    model = tiny.tiny_model()
+    with torch.no_grad():
+        find(model)[-1].consumer.weight.mul_(1e-4)  # the first units to go
+    runs = equals_runs_of_its_own(model, (0.02, 0.7), criterion="compensated", refresh=1, align=1)
+    kept_all = [len(step.kept) == step.units for step in next(runs).steps]
+    assert kept_all == [True] * 5 + [False]
+    assert len(list(runs)) == 1

@@ -106,6 +106,8 @@ def test_features_need_not_be_made_again(family):
                 assert torch.equal(pass_attention(model, ffn, batch, stream), midway)
             with replayed(ffn, of_neurons):
                 assert torch.equal(advance(model, batch, 1, midway, past_attention=True), after)
+            with replayed(attention, torch.zeros_like(of_heads)):
+                assert not torch.equal(pass_attention(model, ffn, batch, stream), midway)
             with replayed(ffn, torch.zeros_like(of_neurons)):
                 assert not torch.equal(advance(model, batch, 1, midway, past_attention=True), after)
     assert [id(module) for module in model.modules()] == modules

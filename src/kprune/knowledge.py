@@ -69,16 +69,17 @@ class Knowledge:
         return [self.squares, self.grams]
 
     def add_features(self, features: Tensor, real: Tensor) -> None:
-        """Add examples' features, (examples, length, features), at tokens that are real, (examples, length)."""
+        """Add examples' features, (examples, length, features), at tokens that are real: 1 or 0, (examples, length)."""
         if self.width == 1:
-            self.grams += _squares(features, real)[:, None, None]
+            self.grams.view(-1).add_(_squares(features, real))
         else:
-            by_unit = features[real].unflatten(1, (-1, self.width)).transpose(0, 1)
+            by_unit = (features * real[:, :, None]).flatten(0, 1).unflatten(1, (-1, self.width)).transpose(0, 1)
             self.grams += by_unit.transpose(1, 2) @ by_unit  # (units, width, tokens) by (units, tokens, width)
 
     def add_gradient(self, gradient: Tensor, example: Tensor) -> None:
         """Add ∂K/∂m of each example and feature, (examples, features); a unit's mask scales all its features."""
-        self.squares += gradient.unflatten(1, (-1, self.width)).sum(2).square().sum(0)
+        of_units = gradient if self.width == 1 else gradient.unflatten(1, (-1, self.width)).sum(2)
+        self.squares += of_units.square().sum(0)
 
     def predictive(self, examples: int) -> Tensor:
         """K_pred per unit, mean over examples of ½ (∂K/∂m)² (Equation 6; the caller divides by γ² where K has it)."""

@@ -52,18 +52,26 @@ class References:
         self._predictions: dict[int, Prediction] = {}
         self._streams: Shelf = shelf(offload)
 
-    def note(self, number: int, outputs: Any, top: Tensor) -> None:
-        """Keep what the teacher, or a student that is still its equal, gave for a batch."""
+    def note(self, number: int, outputs: Any, top: Tensor) -> Prediction:
+        """Keep what the teacher, or a student that is still its equal, gave for a batch, the first time; and return it.
+
+        Passes that start at other sublayers may differ in the last bit.
+        """
         prediction = self.kind.read(outputs, self.sample.batches[number]).detach()
         if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
             raise NotFinite(
                 "the model's own outputs on the sample are not finite (NaN or infinity); "
                 "check the checkpoint, or load it in float32."
             )
-        if self.kind.is_vocabulary:
-            self._streams[number] = top
-        else:
-            self._predictions[number] = prediction
+        if not self._are_known(number):
+            if self.kind.is_vocabulary:
+                self._streams[number] = top
+            else:
+                self._predictions[number] = prediction
+        return prediction
+
+    def _are_known(self, number: int) -> bool:
+        return number in self._predictions or number in self._streams
 
     @cached_property
     @torch.no_grad()
@@ -88,7 +96,7 @@ class References:
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
         batch = self.sample.batches[number]
-        if number not in self._predictions and number not in self._streams:
+        if not self._are_known(number):
             # As in a measurement, where they are noted else: to the last bit.
             with self.spared(find(self.teacher), batch):
                 self.note(number, *forward_and_top(self.teacher, batch))
@@ -137,10 +145,9 @@ def measure(
                 outputs, top = forward_and_top(
                     student, batch, start=lowest.index, stream=streams[number], past_attention=lowest.kind == "ffn"
                 )
-                if is_teacher:
-                    references.note(number, outputs, top)
+                reference = references.note(number, outputs, top) if is_teacher else references[number]
                 if not only_references:
-                    objective(kind, kind.read(outputs, batch), references[number], settings, batch.labels).backward()
+                    objective(kind, kind.read(outputs, batch), reference, settings, batch.labels).backward()
             if (is_compensated or is_teacher) and (number + 1) % TIDY_EVERY == 0:  # else nothing is left behind
                 tidy()
             tick()
@@ -217,12 +224,13 @@ def _adding(
 ) -> Iterator[None]:
     """Within it, what a batch's way up and back shows is added to the sums; `felt`: how much each token is felt."""
     looked_at: set[Sublayer] = set()
+    real = batch.mask.float()
 
     def look(sublayer: Sublayer, features: Tensor) -> None:
         found = sums[sublayer]
         if isinstance(found, Knowledge) and sublayer not in looked_at:  # those of all tokens come before any others
             looked_at.add(sublayer)
-            found.add_features(features.detach(), batch.mask)
+            found.add_features(features.detach(), real)
 
     def feel(sublayer: Sublayer, features: Tensor, gradient: Tensor) -> None:
         found = sums[sublayer]
