@@ -76,7 +76,7 @@ class Streams:
         self._past_attention = False  # of the student's
         self._wanted: Shelf = shelf(offload)  # by kind of sublayer and batch
         self._features: dict[int, tuple[Sublayer, Tensor]] = {}  # of some batches, by the sublayer refitted last
-        self._has_much = False  # more features than are kept
+        self._has_much = False  # features, twice as much as are kept
         self.are_equal = are_equal  # nothing was removed yet, so the two streams are one
 
     @torch.no_grad()
@@ -192,7 +192,7 @@ class Streams:
                 if target.units and room >= 0:
                     self._features[number] = target, own.padded
                 tick()
-        self._has_much = room < 0
+        self._has_much = room < -FEATURE_BYTES
         self._teacher_at = target.index + 1
         add_up([*problem.tensors, scale])
         return problem, float(scale)
