@@ -1,6 +1,6 @@
 """Where each model family keeps its parts.
 
-A family is a row of dotted paths. Attention and feed-forward blocks have the same five fields, because to everything
+A family is a row of dotted paths. Attention and feed-forward blocks have the same fields, because to everything
 above this file they are the same thing: units make features, and one consumer Linear reads them.
 """
 
