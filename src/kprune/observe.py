@@ -155,11 +155,8 @@ def _made_at_first(ffn: Sublayer) -> Iterator[None]:
     def narrow(block: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
         (stream,) = args
         if torch.is_grad_enabled():
-            last = ffn.consumer.register_forward_pre_hook(halt)
-            with torch.no_grad(), suppress(_Reached), ExitStack() as stack:
-                stack.callback(last.remove)
-                made = block.forward(stream)
-                ffn.consumer(made)  # reached within the block already, if it is there
+            with torch.no_grad(), suppress(_Reached), ffn.consumer.register_forward_pre_hook(halt):
+                ffn.consumer(block.forward(stream))  # reached within the block already, if it is there
         lengths.append(stream.shape[1])
         return stream[:, :1].contiguous()  # else a Linear multiplies in another way where gradients are wanted
 
