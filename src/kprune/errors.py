@@ -1,29 +1,33 @@
-"""What can go wrong, in sentences a user can act on."""
+"""Errors with a message for the user: what failed, with its value, and what to do."""
 
 
 class KpruneError(Exception):
-    """Base of every error that kprune raises on purpose: says what failed, with its value, and what to do."""
+    """Base of every error that kprune raises on purpose."""
 
 
 class UnsupportedModel(KpruneError):
-    """The model's family, head or modules are not ones that kprune can prune."""
+    """kprune cannot prune the model's family, head or modules."""
 
 
 class BadSample(KpruneError):
-    """The sample data cannot be read, or is not enough for what was asked."""
+    """The sample cannot be read, or is too small."""
 
 
 class NotFinite(KpruneError):
-    """A weight, an activation or a solution is NaN or infinite, so nothing computed from it can be trusted."""
+    """A weight, an activation or a solution is NaN or infinite."""
 
 
 class BadCheckpoint(KpruneError):
-    """A folder is not a checkpoint, or its parts disagree with each other."""
+    """A folder is not a checkpoint, or its files contradict each other."""
 
 
 class OutOfMemory(KpruneError):
-    """A batch does not fit into what memory is left."""
+    """A batch does not fit into the remaining memory."""
 
 
 class NotSound(KpruneError):
-    """Numbers are finite, and make no sense all the same."""
+    """Numbers are finite but make no sense."""
+
+
+class BadOptions(KpruneError):
+    """Options contradict each other, or one is missing."""

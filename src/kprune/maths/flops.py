@@ -1,4 +1,4 @@
-"""What a unit costs: the floating-point operations of the paper's measure."""
+"""Floating-point operations of a unit, by the paper's measure."""
 
 
 def unit_flops(weights: int, length: float, attended: int = 0) -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kprune.gram import Gram, rounded, scales
+from kprune.maths.gram import Gram, rounded, scales
 
 
 class LeastSquares:
-    """min ‖P W − Q‖² over everything added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64; tokens may have weights.
+    """min ‖P W − Q‖² over all tokens added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64; tokens may have weights.
 
-    P (tokens × features) are a student's kept features and Q (tokens × d) what its stream lacks. Memory is features²,
-    whatever the number of tokens, and sums of two parts of a sample add up to the sums of the whole. A last column of
-    ones stands for the bias, so one solution holds both.
+    P (tokens × features) are the student's kept features; Q (tokens × d) is the difference its stream should make up.
+    Memory is features², whatever the number of tokens. A last column of ones belongs to the bias, so one solution
+    contains both.
     """
 
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
@@ -22,7 +22,7 @@ class LeastSquares:
         self.energy = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
-        """Add tokens: `p` of shape (tokens, features), `q` of shape (tokens, d), the `weights` of errors, (tokens,)."""
+        """Add tokens: `p`, (tokens, features); `q`, (tokens, d); `weights` of the squared errors, (tokens,)."""
         wide = p.new_empty(len(p), len(self.cross), dtype=torch.float64)
         wide[:, :-1], wide[:, -1] = p, 1.0
         q = q.double()
@@ -30,14 +30,14 @@ class LeastSquares:
             roots = weights.double().sqrt()[:, None]
             wide *= roots
             q = q * roots
-        of_features = scales(wide, last=1)  # the bias's own: features may be much smaller
-        self._gram.add(wide, of_features)
-        self.cross += rounded(wide.T @ q, of_features, scales(q))
+        feature_scales = scales(wide, last=1)  # the bias has its own: features may be much smaller
+        self._gram.add(wide, feature_scales)
+        self.cross += rounded(wide.T @ q, feature_scales, scales(q))
         self.energy += torch.dot(q.flatten(), q.flatten())
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The sums themselves."""
+        """The sums, to be all-reduced."""
         return [self._gram.sums, self.cross, self.energy]
 
     @property
@@ -46,24 +46,24 @@ class LeastSquares:
         return self._gram.matrix
 
     def solve(self, ridge: float, *, bias: bool = True) -> Tensor:
-        """The best W, (features + 1) × d; the last row is the bias (zero where `bias` is off).
+        """The best W, (features + 1) × d; the last row is the bias (zero if `bias` is off).
 
-        `ridge` is relative to the mean of PᵀP's diagonal and does not touch the bias. Normal equations square the
-        condition number, which float64 sums and a small ridge make up for; in return no token is kept.
+        `ridge` is relative to the mean of PᵀP's diagonal and does not apply to the bias. Normal equations square the
+        condition number; float64 sums and a small ridge compensate, and no token has to be stored.
         """
         features = len(self.cross) - 1
         size = features + 1 if bias else features
         solution = torch.zeros_like(self.cross)
         if size == 0:
             return solution
-        lifted = self.gram[:size, :size]
+        shifted = self.gram[:size, :size]
         if features:
-            lifted.diagonal()[:features] += ridge * lifted.diagonal()[:features].mean()
-        solution[:size] = torch.cholesky_solve(self.cross[:size], torch.linalg.cholesky(lifted))
+            shifted.diagonal()[:features] += ridge * shifted.diagonal()[:features].mean()
+        solution[:size] = torch.cholesky_solve(self.cross[:size], torch.linalg.cholesky(shifted))
         return solution
 
     def error(self, solution: Tensor) -> float:
         """‖P W − Q‖² of any W of the solution's shape."""
         fitted = (solution * (self.gram @ solution - 2.0 * self.cross)).sum()
-        # Rounding can take the difference of two large sums below zero.
+        # Rounding can make the difference of two large sums negative.
         return max(float(self.energy + fitted), 0.0)

@@ -1,0 +1,174 @@
+"""The options of a pruning run.
+
+`PruneConfig` holds everything that the result depends on, `RunConfig` everything else. A field carries its default,
+type, help text and range; the command line's options, the grid's knobs, the record in config.json, the model card's
+sentence and the journal's identity are generated from the fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, Protocol, get_args, get_type_hints
+
+from kprune.errors import KpruneError
+
+DEFAULT_RIDGE = 1e-6
+
+
+class NamedBudget(Protocol):
+    """A budget object, such as `Latency.budget`, in the place of a budget's name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """Help text, range and uses of a field; its default and type are in the field itself."""
+
+    help: str
+    least: float | None = None
+    below: float | None = None
+    example: str = ""
+    """A remedy, for the message about a value out of range."""
+    metavar: str | None = None
+    on_command_line: bool = True
+    in_grid: bool = True
+    """Whether a variant of `kprune compare` may set it."""
+
+
+def option(default: Any, help: str, **info: Any) -> Any:
+    """A dataclass field with its default, its help text and further `OptionInfo`."""
+    return field(default=default, metadata={"info": OptionInfo(help, **info)})
+
+
+@dataclass(frozen=True)
+class PruneConfig:
+    """Everything that the result of a run depends on, besides the model and the sample.
+
+    A field that is None takes the default of its method or criterion (`kprune.pruning.resolve`).
+    """
+
+    reduction: float = option(
+        0.5,
+        "Share of the budget (the encoder's FLOPs) to remove, such as 0.6.",
+        least=0.0,
+        below=1.0,
+        example="0.6 removes 60 %",
+        in_grid=False,
+    )
+    method: str = option("kprune", "K-prune or a rival method.", in_grid=False)
+    criterion: str | None = option("compensated", "How a unit's knowledge is measured.")
+    temperature: float = option(2.0, "γ: temperature of the softmax.", example="the paper uses 2")
+    rep_weight: float | None = option(
+        None,
+        "λ: weight of representational knowledge.  [default: the criterion's]",
+        least=0.0,
+        example="leave it out for the default",
+    )
+    head_weight: float | None = option(
+        None,
+        "μ: weight of heads relative to neurons.  [default: the criterion's]",
+        least=0.0,
+        example="leave it out for the default",
+    )
+    ridge: float | None = option(
+        None,
+        f"Ridge of the refit, relative to the mean diagonal.  [default: {DEFAULT_RIDGE:g}]",
+        least=0.0,
+        example="leave it out for the default",
+    )
+    seed: int = option(0, "Seed of the sample and of the probes.", in_grid=False)
+    search: str = option("global", "Search over all sublayers, or the same share in each (an ablation).")
+    refit: bool = option(True, "Refit the remaining weights; without it, one shot (an ablation).")
+    budget: str | NamedBudget = option("flops", "What --reduction is a share of.")
+    align: int = option(16, "Keep neurons in multiples of this number.", least=1, example="16 is fast on most hardware")
+    refresh: int | None = option(
+        None,
+        "Measure again after this many sublayers; 0: measure once.  [default: the criterion's]",
+        least=0,
+        example="0 measures once, 1 at every sublayer",
+    )
+    pooling: str = option(
+        "mean", "Pooling of a bare encoder's tokens: mean, cls or max.", on_command_line=False, in_grid=False
+    )
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise KpruneError(f"temperature is {self.temperature}, but must be above 0; the paper uses 2.")
+        for each in fields(self):
+            _check_range(each.name, getattr(self, each.name), info_of(each))
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, for the record in config.json, result files and the journal's identity."""
+        plain = self if isinstance(self.budget, str) else replace(self, budget=self.budget.name)
+        return asdict(plain)
+
+    def describe(self) -> str:
+        """One sentence with every setting, for the model card."""
+        parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in self.as_json().items()]
+        return f"Settings: {', '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What the result does not depend on: where tensors are kept, what survives a kill, who is informed."""
+
+    device: str | None = option(None, "cpu, cuda, ...  [default: cuda if there is one]")
+    offload: str | Path | None = option(
+        None,
+        "Keep streams on disk, in this folder, or in a GPU's 'host': large samples then need little memory.",
+        metavar="PLACE",
+    )
+    checkpoint: Path | None = option(
+        None, "Keep finished sublayers in this folder: a killed run continues from there.", metavar="FOLDER"
+    )
+    progress: Callable[[Any], None] = option(lambda progress: None, "Callback.", on_command_line=False)
+
+
+def info_of(each: Any) -> OptionInfo:
+    """The `OptionInfo` of a dataclass field."""
+    info: OptionInfo = each.metadata["info"]
+    return info
+
+
+def type_of(config: type, name: str) -> type:
+    """The type of a field's values, without None."""
+    hint = get_type_hints(config)[name]
+    if isinstance(hint, UnionType):
+        hint = next(each for each in get_args(hint) if each is not type(None))
+    return hint  # type: ignore[no-any-return]
+
+
+def combine_options(
+    config: PruneConfig | None, run: RunConfig | None, options: Mapping[str, Any]
+) -> tuple[PruneConfig, RunConfig]:
+    """Both configurations with keyword options applied to the one that has a field of that name."""
+    config, run = config or PruneConfig(), run or RunConfig()
+    names = {each.name for each in fields(PruneConfig)}
+    run_names = {each.name for each in fields(RunConfig)}
+    unknown = sorted(set(options) - names - run_names)
+    if unknown:
+        raise TypeError(f"unknown option {unknown[0]!r}; options are {', '.join(sorted(names | run_names))}")
+    return (
+        replace(config, **{name: value for name, value in options.items() if name in names}),
+        replace(run, **{name: value for name, value in options.items() if name in run_names}),
+    )
+
+
+def _check_range(name: str, value: Any, info: OptionInfo) -> None:
+    if value is None or (info.least is None and info.below is None):
+        return
+    is_low = info.least is not None and value < info.least
+    is_high = info.below is not None and value >= info.below
+    if is_low or is_high or not math.isfinite(value):
+        limits = f"{info.least:g} or more" + ("" if info.below is None else f" and below {info.below:g}")
+        raise KpruneError(f"{name} is {value}, but must be {limits}; {info.example}.")
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: the equations, with no model in sight."""
