@@ -1,4 +1,4 @@
-"""The sample: examples without their padding, regrouped by length into batches that fit a memory budget."""
+"""The sample: examples without padding, grouped by length into batches of a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from kprune.errors import BadSample
 
 Example = dict[str, Tensor]
-"""One input's tensors, each of shape (length,), by the model's argument names."""
+"""Tensors of one input, each of shape (length,), by the model's argument names."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Batch:
     mask: Tensor
     """True at real tokens; (examples, length)."""
     example: Tensor
-    """Each example's number in the order in which the sample was given; (examples,)."""
+    """Number of each example in the order of the given sample; (examples,)."""
     labels: Tensor | None
-    """Right answers, one per example, where they are known; only rival methods look at them."""
+    """Labels, one per example, if known; only rival methods and an ablation use them."""
     predicted: Tensor | None
-    """True at tokens that a language model is asked for; None: all real ones."""
+    """True at tokens that a language model predicts; None: all real ones."""
     tokens: Tensor | None
-    """Places of the real tokens in the flattened batch; None: there is no padding."""
+    """Positions of the real tokens in the flattened batch; None: there is no padding."""
 
     def real(self, tensor: Tensor) -> Tensor:
         """The real tokens of (examples, length, n), as (tokens, n)."""
@@ -60,18 +60,18 @@ class Batch:
             example=self.example[rows],
             labels=None if self.labels is None else self.labels[rows],
             predicted=None if self.predicted is None else self.predicted[rows, :length],
-            tokens=places_of_real(mask),
+            tokens=real_positions(mask),
         )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model is measured on."""
+    """The batches that a model is measured on; with several processes, this process's shard of them."""
 
     batches: list[Batch]
     examples: int
     tokens: int
-    """Real tokens, padding not counted."""
+    """Real tokens of all processes, padding not counted."""
 
     @property
     def mean_length(self) -> float:
@@ -79,50 +79,56 @@ class Sample:
 
     @property
     def largest(self) -> Batch:
-        """The batch of the most tokens, padding counted."""
+        """The batch with the most tokens, padding included."""
         return max(self.batches, key=lambda batch: batch.mask.numel())
 
     def halved(self) -> Sample:
-        """The same examples, in batches of half as many tokens as the largest has; a single example stays one."""
+        """The same examples in batches of at most half the largest batch's tokens; a single example is not split."""
         most = self.largest.mask.numel() / 2
         batches = [batch.halves() if batch.mask.numel() > most else [batch] for batch in self.batches]
         return replace(self, batches=list(chain.from_iterable(batches)))
 
 
 def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
-    """The examples of tokenised batches, one by one, without the padding around them."""
-    found: list[Example] = []
+    """The examples of tokenised batches, without the padding around them."""
+    examples: list[Example] = []
     for batch in batches:
-        if "input_ids" not in batch:
-            raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass what the tokenizer returns")
-        ids = torch.as_tensor(batch["input_ids"])
-        if ids.dim() != 2:
-            raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length)")
-        mask = torch.as_tensor(batch.get("attention_mask", torch.ones_like(ids)))
-        if mask.shape != ids.shape:
+        per_token, labels = _checked(batch)
+        if examples and set(per_token) != set(examples[0]) - ({"labels"} if labels is not None else set()):
             raise BadSample(
-                f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal"
+                f"batches have different keys: {sorted(examples[0])} and {sorted(per_token)}; give all the same keys"
             )
-        per_token = {name: value for name, value in batch.items() if torch.as_tensor(value).shape == ids.shape}
-        per_token["attention_mask"] = mask
-        if "labels" in batch and torch.as_tensor(batch["labels"]).shape == ids.shape[:1] != ids.shape:
-            per_example = torch.as_tensor(batch["labels"]).cpu()
-        else:
-            per_example = None
-        if found and set(per_token) != set(found[0]) - ({"labels"} if per_example is not None else set()):
-            raise BadSample(
-                f"batches differ in what they hold: {sorted(found[0])} and {sorted(per_token)}; make them alike"
-            )
-        for row in range(len(ids)):
+        mask = per_token["attention_mask"]
+        for row in range(len(mask)):
             real = mask[row].nonzero()
             if len(real):
                 span = slice(int(real[0]), int(real[-1]) + 1)
-                found.append({name: torch.as_tensor(value)[row, span].cpu() for name, value in per_token.items()})
-                if per_example is not None:
-                    found[-1]["labels"] = per_example[row]
-    if not found:
+                examples.append({name: value[row, span].cpu() for name, value in per_token.items()})
+                if labels is not None:
+                    examples[-1]["labels"] = labels[row]
+    if not examples:
         raise BadSample("the sample is empty: no batch has a real token; pass some text")
-    return found
+    return examples
+
+
+def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The tensors of a batch with an entry per token, and its labels if there is one per example."""
+    if "input_ids" not in batch:
+        raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass the tokenizer's output")
+    ids = torch.as_tensor(batch["input_ids"])
+    if ids.dim() != 2:
+        raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length)")
+    mask = torch.as_tensor(batch.get("attention_mask", torch.ones_like(ids)))
+    if mask.shape != ids.shape:
+        raise BadSample(
+            f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal"
+        )
+    tensors = {name: torch.as_tensor(value) for name, value in batch.items()}
+    per_token = {name: value for name, value in tensors.items() if value.shape == ids.shape}
+    per_token["attention_mask"] = mask
+    labels = tensors.get("labels")
+    has_one_each = labels is not None and labels.shape == ids.shape[:1] != ids.shape
+    return per_token, labels.cpu() if has_one_each and labels is not None else None
 
 
 def regroup(
@@ -130,14 +136,14 @@ def regroup(
 ) -> Sample:
     """The examples as a sample: sorted by length, in batches of at most `tokens` tokens (or one example).
 
-    `most_padding` is the largest share of a batch's tokens that may be padding. The longest come first: what later
-    batches need then fits where the first ones left off, and the process does not grow with the sample.
+    `most_padding` is the largest share of a batch's tokens that may be padding. The longest come first: later batches
+    then fit into the memory that the first ones freed, and the process does not grow.
     """
     lengths = [len(example["input_ids"]) for example in examples]
     groups: list[list[int]] = []
     real = 0
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # Ascending order: the example at hand is the longest of its batch.
+        # In ascending order, the current example is the longest of its batch.
         padded = (len(groups[-1]) + 1) * lengths[number] if groups else 0
         if groups and padded <= tokens and padded - real - lengths[number] <= most_padding * padded:
             groups[-1].append(number)
@@ -170,10 +176,10 @@ def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch
         example=torch.tensor(numbers, device=device),
         labels=labels if is_per_example else None,
         predicted=None if labels is None or is_per_example else labels != -100,
-        tokens=places_of_real(mask),
+        tokens=real_positions(mask),
     )
 
 
-def places_of_real(mask: Tensor) -> Tensor | None:
-    """What `Batch.tokens` is of a mask."""
+def real_positions(mask: Tensor) -> Tensor | None:
+    """`Batch.tokens` of a mask."""
     return None if bool(mask.all()) else mask.flatten().nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""What a model's outputs mean: found from the model itself, read into rows that the maths understands."""
+"""Output kinds: how a model's outputs are read into rows that the maths understands."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import UnsupportedModel
-from kprune.sample import Batch
+from kprune.models.batches import Batch
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A batch's outputs, a row per thing predicted."""
+    """Outputs of a batch, one row per prediction."""
 
     values: Tensor
     """Logits or values; (rows, classes)."""
     weights: Tensor
-    """How much a row counts in its example; (rows,)."""
+    """Weight of a row within its example; (rows,)."""
     example: Tensor
     """The example that a row belongs to; (rows,)."""
     position: Tensor
-    """Which of its example's rows it is; (rows,)."""
+    """Number of a row within its example; (rows,)."""
 
     def detach(self) -> Prediction:
         return Prediction(self.values.detach(), self.weights, self.example, self.position)
@@ -33,19 +33,19 @@ class Prediction:
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of model: how its outputs are read, and whether they are logits of distributions or plain values."""
+    """A kind of model: how its outputs are read, and whether they are logits or plain values."""
 
     name: str
     is_distribution: bool
     read: Callable[[Any, Batch], Prediction]
     is_vocabulary: bool = False
-    """Whether rows are as wide as the vocabulary, so that a sample's predictions are too large to hold."""
-    adds_up: bool = False
-    """Whether all tokens of an example have their part in one prediction: what they change alike adds up."""
+    """Whether rows are as wide as the vocabulary, so that predictions of a whole sample are too large to keep."""
+    averages_tokens: bool = False
+    """Whether one prediction is the mean over an example's tokens: changes that tokens share add up."""
 
 
 def _rows(values: Tensor, batch: Batch, weight: float = 1.0) -> Prediction:
-    """(examples, positions, classes) as rows, all of one weight."""
+    """(examples, positions, classes) as rows of equal weight."""
     examples, positions, _ = values.shape
     return Prediction(
         values=values.flatten(0, 1).float(),
@@ -56,7 +56,7 @@ def _rows(values: Tensor, batch: Batch, weight: float = 1.0) -> Prediction:
 
 
 def _token_rows(values: Tensor, batch: Batch, chosen: Tensor) -> Prediction:
-    """A row per chosen token; the tokens of one example share a weight of 1."""
+    """One row per chosen token; the weights of one example's tokens sum to 1."""
     row, position = chosen.nonzero(as_tuple=True)
     per_example = chosen.sum(1).clamp(min=1)
     return Prediction(
@@ -108,7 +108,7 @@ def _embedding(pooling: str) -> OutputKind:
         "embedding",
         is_distribution=False,
         read=lambda outputs, batch: _rows(pool(outputs.last_hidden_state, batch.mask, pooling)[:, None, :], batch),
-        adds_up=pooling == "mean",
+        averages_tokens=pooling == "mean",
     )
 
 
@@ -127,9 +127,9 @@ BY_CLASS_SUFFIX = {
 
 
 def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
-    """The kind of a model's outputs, by its class and its config's `problem_type`, as transformers reads it."""
+    """The output kind of a model, by its class and its config's `problem_type`."""
     if pooling not in POOLINGS:
-        raise UnsupportedModel(f"pooling {pooling!r} is not known; use one of {', '.join(POOLINGS)}")
+        raise UnsupportedModel(f"unknown pooling {pooling!r}; use one of {', '.join(POOLINGS)}")
     if model is model.base_model:
         return _embedding(pooling)
     name = type(model).__name__
@@ -142,6 +142,6 @@ def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
         if name.endswith(suffix):
             return kind
     raise UnsupportedModel(
-        f"cannot prune a {name}: its outputs are of no known kind; supported: the bare encoder, "
+        f"cannot prune a {name}: unknown kind of outputs; supported: the bare encoder, "
         f"ForSequenceClassification, {', '.join(BY_CLASS_SUFFIX)}."
     )

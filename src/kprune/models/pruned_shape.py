@@ -1,7 +1,7 @@
-"""The pruning record: how many units each sublayer has left, as `config.json` tells it.
+"""The pruning record in `config.json`: the number of remaining units of each sublayer.
 
-It lives under the config's `quantization_config`, where transformers looks for a plug-in that changes a model's
-modules before its weights are loaded. `docs/format.md` describes it.
+The record is stored under `quantization_config`, where transformers looks for a plug-in that changes a model's modules
+before it loads the weights. `docs/format.md` describes it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.errors import BadCheckpoint
-from kprune.families import family_of
-from kprune.sublayer import find, keep_first
+from kprune.models.families import family_of
+from kprune.models.resize import keep_first
+from kprune.models.sublayer import find
 
 METHOD = "kprune"
 FORMAT = 1
@@ -22,11 +23,11 @@ Record = dict[str, Any]
 
 def dense_units(config: PreTrainedConfig) -> dict[str, int]:
     """Units of each kind in every layer of the dense model."""
-    return {kind: getattr(config, slot.dense_units) for kind, slot in family_of(config).slots.items()}
+    return {kind: getattr(config, block.dense_units) for kind, block in family_of(config).blocks.items()}
 
 
 def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | None:
-    """The record of a model's present shape, with its history; None where nothing was removed."""
+    """The record of a model's present shape, with its history; None if nothing was removed."""
     per_layer: list[dict[str, int]] = [{} for _ in range(model.config.num_hidden_layers)]
     for sublayer in find(model):
         per_layer[sublayer.index][sublayer.kind] = sublayer.units
@@ -42,10 +43,10 @@ def record_of(config: PreTrainedConfig) -> Record | None:
     if record is None:
         return None
     if not isinstance(record, dict):
-        told = getattr(record, "to_dict", None)
-        if told is None:
-            raise _disagrees(f"the config's quantization_config is {repr(record)[:80]}, which is no record")
-        record = told()
+        to_dict = getattr(record, "to_dict", None)
+        if to_dict is None:
+            raise _mismatch(f"the config's quantization_config is {repr(record)[:80]}, not a record")
+        record = to_dict()
     if record.get("quant_method") != METHOD:
         return None
     check(record, config)
@@ -53,37 +54,37 @@ def record_of(config: PreTrainedConfig) -> Record | None:
 
 
 def check(record: Record, config: PreTrainedConfig) -> None:
-    """Refuse a record that does not fit its config, before anything is built from it."""
+    """Raise if a record does not fit its config, before a model is built from it."""
     if record.get("format") != FORMAT:
         raise BadCheckpoint(
             f"the pruning record has format {record.get('format')!r} and this kprune reads {FORMAT}; upgrade kprune."
         )
     history = record.get("history")
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise _disagrees(f"the record's 'history' is {repr(history)[:80]}, not a list of entries")
+        raise _mismatch(f"the record's 'history' is {repr(history)[:80]}, not a list of entries")
     per_layer = record.get("per_layer")
     layers = config.num_hidden_layers
     if not isinstance(per_layer, list) or len(per_layer) != layers:
-        found = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
-        raise _disagrees(f"the record's 'per_layer' has {found}, the config {layers} layers")
+        actual = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
+        raise _mismatch(f"the record's 'per_layer' has {actual}, the config {layers} layers")
     dense = dense_units(config)
     for index, layer in enumerate(per_layer):
         if not isinstance(layer, dict) or set(layer) != set(dense):
-            raise _disagrees(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
+            raise _mismatch(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
         for kind, units in layer.items():
-            # bool is an int to Python, and not to us
+            # bool is a subclass of int, but not a count
             if type(units) is not int or not 0 <= units <= dense[kind]:
-                raise _disagrees(
+                raise _mismatch(
                     f"layer {index} of the record has {units!r:.80} {kind} units, the config allows 0 to {dense[kind]}"
                 )
 
 
 def apply(record: Record, model: PreTrainedModel) -> None:
-    """Give a dense model, or its skeleton without weights, the shape that a record tells."""
+    """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
     for sublayer in find(model):
         keep_first(sublayer, record["per_layer"][sublayer.index][sublayer.kind])
 
 
-def _disagrees(what: str) -> BadCheckpoint:
+def _mismatch(what: str) -> BadCheckpoint:
     return BadCheckpoint(f"{what}: config.json was changed or belongs to another model; restore the whole folder.")

@@ -1,0 +1,1 @@
+"""The only room that knows a model's module paths."""

@@ -1,0 +1,230 @@
+"""Passes through a part of a model.
+
+Everything below the current sublayer is final, so its output is kept and passes start there. The model's own forward
+runs, with its list of layers as it is: layers below the start return their input, and the layer at the start gets the
+kept stream. Masks, positions and the task's head remain the model's own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kprune.models.batches import Batch
+from kprune.models.families import Family, family_of
+from kprune.models.hooks import by_example, forward_as, on_consumer_output, on_residual
+from kprune.models.sublayer import Sublayer
+
+
+class _Reached(Exception):
+    """Ends a pass once its result is known."""
+
+
+def call(model: PreTrainedModel, batch: Batch) -> Any:
+    """The model's outputs on a batch."""
+    options = {"use_cache": False} if family_of(model.config).causal else {}
+    # With hidden states requested, transformers would attach hooks of its own to the layers, permanently.
+    return model(**batch.inputs, output_hidden_states=False, output_attentions=False, return_dict=True, **options)
+
+
+def layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """The model's layers, bottom to top."""
+    return list(model.base_model.get_submodule(family_of(model.config).layers).children())
+
+
+def forward(
+    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None, at_ffn: bool = False
+) -> Any:
+    """The model's outputs, computed from the stream at layer `start` upward, or from the embeddings.
+
+    With `at_ffn` the stream is the one at that layer's FFN. `start` may be the number of layers: only the head runs.
+    """
+    with _starting_at(model, start, stream, at_ffn):
+        return call(model, batch)
+
+
+def forward_and_top(
+    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None, at_ffn: bool = False
+) -> tuple[Any, Tensor]:
+    """The model's outputs, and the detached stream after its last layer."""
+    with _output_of(layers_of(model)[-1]) as top:
+        outputs = forward(model, batch, start=start, stream=stream, at_ffn=at_ffn)
+    return outputs, top[0]
+
+
+def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The stream at the bottom layer, (examples, length, d)."""
+    streams: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        streams.append((args[0] if args else kwargs["hidden_states"]).detach())
+        raise _Reached
+
+    with suppress(_Reached), layers_of(model)[0].register_forward_pre_hook(stop, with_kwargs=True):
+        call(model, batch)
+    return streams[0]
+
+
+def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor, *, at_ffn: bool = False) -> Tensor:
+    """The stream after layer `index`, given the stream before it, or the one at its FFN."""
+    with _starting_at(model, index, stream, at_ffn), _output_of(layers_of(model)[index], ends_pass=True) as output:
+        call(model, batch)
+    return output[0]
+
+
+def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: Tensor) -> Tensor:
+    """The stream at a layer's FFN, given the stream before the layer."""
+    streams: list[Tensor] = []
+
+    def stop(stream: Tensor) -> None:
+        streams.append(stream)
+        raise _Reached
+
+    with _starting_at(model, ffn.index, stream), suppress(_Reached), on_residual(ffn, stop, batch.mask.shape):
+        call(model, batch)
+    return streams[0]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What reached one sublayer on one batch."""
+
+    stream: Tensor
+    """The residual stream X that the sublayer's output is added to, at real tokens; (tokens, d)."""
+    features: Tensor
+    """Features at real tokens; (tokens, features)."""
+    consumer_input: Tensor
+    """Features as the consumer read them, padding included."""
+
+
+def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor) -> Observation:
+    """The features that a sublayer makes of the stream at it; the pass ends at the consumer."""
+    inputs: list[Tensor] = []
+
+    def stop(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        inputs.append(args[0][..., : sublayer.features])  # an emptied sublayer has no features
+        raise _Reached
+
+    with (
+        _starting_at(model, sublayer.index, stream, at_ffn=sublayer.kind == "ffn"),
+        suppress(_Reached),
+        sublayer.consumer.register_forward_pre_hook(stop),
+    ):
+        call(model, batch)
+    return Observation(batch.real(stream), batch.real(by_example(inputs[0], batch.mask.shape)), inputs[0])
+
+
+@contextmanager
+def replayed(sublayer: Sublayer, consumer_input: Tensor) -> Iterator[None]:
+    """Within the context, the sublayer's units do not run: the consumer reads the given features."""
+    block = sublayer.block
+    made = sublayer.consumer(consumer_input) if block.consumer_is_inside else consumer_input
+    with ExitStack() as stack:
+        stack.enter_context(forward_as(sublayer.module, lambda *args, **kwargs: _returned(block.returns_tuple, made)))
+        if not block.consumer_is_inside:  # an activation may lie between the module and the consumer
+            stack.enter_context(sublayer.consumer.register_forward_pre_hook(lambda module, args: (consumer_input,)))
+        yield
+
+
+def pass_layer(
+    model: PreTrainedModel, sublayers: Sequence[Sublayer], batch: Batch, stream: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """X + Sub(X) of each of one layer's sublayers, (tokens, d) of real tokens, and the stream after the layer."""
+    residuals: dict[Sublayer, Tensor] = {}
+    sums: dict[Sublayer, Tensor] = {}
+    index, shape = sublayers[0].index, batch.mask.shape
+    with ExitStack() as stack:
+        stack.enter_context(_starting_at(model, index, stream))
+        output = stack.enter_context(_output_of(layers_of(model)[index], ends_pass=True))
+        for sublayer in sublayers:
+
+            def keep(stream: Tensor, sublayer: Sublayer = sublayer) -> None:
+                residuals[sublayer] = stream
+
+            def add(output: Tensor, sublayer: Sublayer = sublayer) -> None:
+                sums[sublayer] = batch.real(residuals[sublayer] + output)
+
+            stack.enter_context(on_residual(sublayer, keep, shape))
+            stack.enter_context(on_consumer_output(sublayer, add, shape))
+        call(model, batch)
+    return [sums[sublayer] for sublayer in sublayers], output[0]
+
+
+@contextmanager
+def _output_of(layer: nn.Module, *, ends_pass: bool = False) -> Iterator[list[Tensor]]:
+    """A list that gets the layer's detached output; with `ends_pass`, the pass ends there."""
+    outputs: list[Tensor] = []
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append((output[0] if isinstance(output, tuple) else output).detach())
+        if ends_pass:
+            raise _Reached
+
+    with suppress(_Reached), layer.register_forward_hook(keep):
+        yield outputs
+
+
+@contextmanager
+def _starting_at(model: PreTrainedModel, index: int, stream: Tensor | None, at_ffn: bool = False) -> Iterator[None]:
+    """Within the context, passes start at layer `index` with the given stream, or at that layer's FFN."""
+    if stream is None:
+        yield
+        return
+    family, layers = family_of(model.config), layers_of(model)
+    with ExitStack() as stack:
+        _skip_embeddings(stack, model, family, stream)
+        for layer in layers[:index]:
+            stack.enter_context(forward_as(layer, _return_input))
+        if index == len(layers):
+            stack.enter_context(forward_as(layers[-1], lambda *args, **kwargs: stream))
+        else:
+            stack.enter_context(_fed(layers[index], stream))
+        if at_ffn:
+            _skip_attention(stack, layers[index], family, stream)
+        yield
+
+
+def _skip_embeddings(stack: ExitStack, model: PreTrainedModel, family: Family, stream: Tensor) -> None:
+    """Let the embeddings return an expanded zero: only its shape is used."""
+    embeddings = model.base_model.get_submodule(family.embeddings)
+    width = next(module.embedding_dim for module in embeddings.modules() if isinstance(module, nn.Embedding))
+    zeros = stream.new_zeros(()).expand(*stream.shape[:-1], width)
+    stack.enter_context(forward_as(embeddings, lambda *args, **kwargs: zeros))
+
+
+def _skip_attention(stack: ExitStack, layer: nn.Module, family: Family, stream: Tensor) -> None:
+    """Let the layer's FFN read the stream: the norm after attention returns it, or attention adds nothing."""
+    block = family.blocks["attention"]
+    if family.mid_stream is not None:
+        middle = layer.get_submodule(family.mid_stream)
+        stack.enter_context(forward_as(middle, lambda *args, **kwargs: stream))
+    output = stream if family.mid_stream is not None else torch.zeros_like(stream)
+    attention = layer.get_submodule(block.module)
+    stack.enter_context(forward_as(attention, lambda *args, **kwargs: _returned(block.returns_tuple, output)))
+
+
+@contextmanager
+def _fed(layer: nn.Module, stream: Tensor) -> Iterator[None]:
+    """The layer reads the given stream, whatever it is called with."""
+
+    def feed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if args:
+            return (stream, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": stream}
+
+    with layer.register_forward_pre_hook(feed, with_kwargs=True):
+        yield
+
+
+def _return_input(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return hidden_states
+
+
+def _returned(as_tuple: bool, output: Tensor) -> Any:
+    return (output, None) if as_tuple else output
