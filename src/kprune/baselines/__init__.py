@@ -1,1 +1,0 @@
-"""Rival methods, to compare with: each takes what K-prune takes and gives what K-prune gives."""

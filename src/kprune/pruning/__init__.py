@@ -1,0 +1,1 @@
+"""The algorithm: measure, search, refit, sublayer by sublayer."""

@@ -1,0 +1,1 @@
+"""Rival methods, one file each."""

@@ -1,0 +1,105 @@
+"""KCM (Nova et al. 2023): neurons ranked by how central and how active they are, then Kwon's mask tuning.
+
+The authors released no code. The two scores are combined by their product, as read from the paper with medium
+confidence. Only neurons are removed, so a reduction beyond the FFN blocks' share is impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.errors import KpruneError
+from kprune.models.hooks import on_features
+from kprune.models.passes import forward
+from kprune.models.sublayer import Sublayer
+from kprune.pruning.baselines.kwon import MaskTuning
+from kprune.pruning.baselines.one_shot import require_scipy, select_single_units
+from kprune.pruning.run import Run
+from kprune.runtime.distributed import all_reduce_sum
+
+WIDTH = 1.0
+"""σ of the kernel."""
+TOLERANCE = 0.01
+"""α: the relative change at which the iteration ends."""
+MAX_ROUNDS = 200
+
+
+class KCM(MaskTuning):
+    """All heads stay."""
+
+    name = "kcm"
+    summary = "Nova et al. 2023: central and active neurons, mask tuning; no heads"
+
+    def target_model(self) -> tuple[PreTrainedModel, bool]:
+        require_scipy(self.name)
+        self._require_reachable()
+        return super().target_model()
+
+    def masks(self) -> list[Tensor]:
+        run = self.run
+        prices = [price for sublayer, price in zip(run.sublayers, run.prices, strict=True) if sublayer.kind == "ffn"]
+        neurons = [sublayer for sublayer in run.sublayers if sublayer.kind == "ffn"]
+        scores = [
+            representatives(sublayer.consumer.weight.double().T).cpu() * min_max_scaled(mean)
+            for sublayer, mean in zip(neurons, mean_features(run, neurons), strict=True)
+        ]
+        chosen = iter(select_single_units(scores, prices, run.remaining - self._cost_of_heads))
+        return [
+            next(chosen) if sublayer.kind == "ffn" else torch.ones(sublayer.units, dtype=torch.bool)
+            for sublayer in run.sublayers
+        ]
+
+    @property
+    def _cost_of_heads(self) -> float:
+        pairs = zip(self.run.sublayers, self.run.prices, strict=True)
+        return sum(float(price[-1]) for sublayer, price in pairs if sublayer.kind == "attention")
+
+    def _require_reachable(self) -> None:
+        if self.run.remaining < self._cost_of_heads:
+            reachable = 1.0 - self._cost_of_heads / self.run.dense
+            raise KpruneError(
+                f"kcm removes neurons only and cannot reach a reduction of {self.config.reduction}; "
+                f"ask for at most {reachable:.3f}."
+            )
+
+
+def representatives(vectors: Tensor) -> Tensor:
+    """R2: how much each vector, (n, d), is needed to represent all: the diagonal of C with K ≈ K C, C ≥ 0.
+
+    K is the Gaussian kernel of the vectors; C ← C ⊙ √(K ⊘ K C) from 1/n until it changes by less than 1 %.
+    """
+    kernel = torch.exp(-torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist").square() / WIDTH**2)
+    weights = torch.full_like(kernel, 1.0 / len(vectors))
+    for _ in range(MAX_ROUNDS):
+        updated = weights * (kernel / (kernel @ weights)).sqrt()
+        change = float((updated - weights).norm() / weights.norm())
+        weights = updated
+        if change < TOLERANCE:
+            break
+    return weights.diagonal().clone()
+
+
+def min_max_scaled(values: Tensor) -> Tensor:
+    """Values scaled to 0..1 within their sublayer."""
+    low, high = values.min(), values.max()
+    return (values - low) / (high - low) if high > low else torch.ones_like(values)
+
+
+@torch.no_grad()
+def mean_features(run: Run, sublayers: Sequence[Sublayer]) -> list[Tensor]:
+    """D2 before scaling: the mean of every feature over the sample's real tokens."""
+    device = sublayers[0].consumer.weight.device
+    sums = {s: torch.zeros(s.features, dtype=torch.float64, device=device) for s in sublayers}
+    for batch in run.shared.sample.batches:
+
+        def add(sublayer: Sublayer, features: Tensor) -> None:
+            sums[sublayer] += batch.real(features).double().sum(0)  # noqa: B023  # called within this iteration
+
+        with on_features(sublayers, add, batch.mask.shape):
+            forward(run.student, batch)
+    all_reduce_sum(sums.values())
+    return [(sums[sublayer] / run.shared.sample.tokens).cpu() for sublayer in sublayers]

@@ -1,0 +1,195 @@
+"""Kwon et al., "A Fast Post-Training Pruning Framework for Transformers" (NeurIPS 2022), with a FLOPs budget.
+
+Fisher information of the task's loss selects the units, a greedy exchange rearranges them within each sublayer, and
+least squares tune the masks of the remaining units. Here the tuned masks are folded into the consumer's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.maths.least_squares import LeastSquares
+from kprune.models.hooks import on_feature_grad
+from kprune.models.passes import forward
+from kprune.models.resize import shrink
+from kprune.models.sublayer import Sublayer
+from kprune.pruning.baselines.one_shot import OneShot, require_scipy
+from kprune.pruning.budgets import budget_named
+from kprune.pruning.criteria import task_loss
+from kprune.pruning.refit import Fit
+from kprune.pruning.run import Run
+from kprune.runtime.distributed import all_reduce_sum
+
+GROUP = 32
+"""Examples whose gradients form one entry of a unit's gradient vector: the batch size of the authors' code."""
+DAMP = 1.0
+LARGEST_MASK = 10.0
+
+
+class MaskTuning(OneShot):
+    """A method that tunes mask values by least squares, until they diverge in some sublayer."""
+
+    has_stopped = False
+    """Whether masks diverged: that sublayer and all above keep their weights."""
+
+    @property
+    def fit(self) -> Fit:
+        return self._tune
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"has_stopped": self.has_stopped}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.has_stopped = bool(state["has_stopped"])
+
+    def _tune(self, target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
+        if self.has_stopped or not target.units:
+            return weights
+        masks = tuned_masks(problem, weights, target.width)
+        if masks is None:
+            self.has_stopped = True
+            return weights
+        scale = torch.cat([masks.repeat_interleave(target.width), masks.new_ones(1)]).to(weights)
+        return scale[:, None] * weights
+
+
+class Kwon(MaskTuning):
+    """Needs labels if a model's own prediction is no label (regression, embeddings)."""
+
+    name = "kwon"
+    summary = "Kwon et al. 2022: Fisher search, rearrangement, mask tuning"
+    wants_labels = True
+
+    def masks(self) -> list[Tensor]:
+        return self._rearranged(self.run.remaining)
+
+    def target_model(self) -> tuple[PreTrainedModel, bool]:
+        """A model that keeps the square root of the student's share."""
+        require_scipy(self.name)
+        config = replace(self.config, reduction=1.0 - (1.0 - self.config.reduction) ** 0.5)
+        halfway = Run(self.run.shared, config, budget_named(config.budget))
+        for sublayer, keep in zip(halfway.sublayers, self._rearranged(halfway.remaining), strict=True):
+            shrink(sublayer, keep)
+        return halfway.student, False
+
+    @cached_property
+    def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        return task_gradients(self.run)
+
+    def _rearranged(self, budget: float) -> list[Tensor]:
+        fishers, vectors = self._gradients
+        is_head = [sublayer.kind == "attention" for sublayer in self.run.sublayers]
+        masks = fisher_search(fishers, is_head, self.run.costs, budget)
+        return [rearrange(*each) for each in zip(masks, fishers, vectors, strict=True)]
+
+
+def task_gradients(run: Run) -> tuple[list[Tensor], list[Tensor]]:
+    """Σ g² over examples, (units,), and Σ g over groups of examples, (groups, units), for every sublayer.
+
+    g is the gradient of the task's loss with respect to a unit's mask.
+    """
+    sample, predictions, sublayers = run.shared.sample, run.shared.predictions, run.sublayers
+    groups = -(-sample.examples // GROUP)
+    device = sublayers[0].consumer.weight.device
+    squares = {s: torch.zeros(s.units, dtype=torch.float64, device=device) for s in sublayers}
+    sums = {s: torch.zeros(groups, s.units, dtype=torch.float64, device=device) for s in sublayers}
+    for number, batch in enumerate(sample.batches):
+
+        def add(sublayer: Sublayer, features: Tensor, gradient: Tensor, example: Tensor = batch.example) -> None:
+            by_unit = (features * gradient).sum(1).unflatten(1, (-1, sublayer.width)).sum(2).double()
+            squares[sublayer] += by_unit.square().sum(0)
+            sums[sublayer].index_add_(0, example // GROUP, by_unit)
+
+        with torch.enable_grad(), on_feature_grad(sublayers, add, batch.mask.shape):
+            student = predictions.kind.read(forward(run.student, batch), batch)
+            task_loss(predictions.kind, student, predictions[number], batch.labels).sum().backward()
+    all_reduce_sum([*squares.values(), *sums.values()])
+    return [squares[s].cpu() for s in sublayers], [sums[s].cpu() for s in sublayers]
+
+
+def fisher_search(
+    fishers: Sequence[Tensor], is_head: Sequence[bool], costs: Sequence[float], budget: float
+) -> list[Tensor]:
+    """Masks with the largest sum of Fisher information that the budget allows.
+
+    All heads cost the same and so do all neurons. For each number of heads, the best choice is the heads with the most
+    Fisher information, and as many neurons as the remaining budget allows.
+    """
+    sizes = [len(fisher) for fisher in fishers]
+    heads_at = torch.tensor(is_head).repeat_interleave(torch.tensor(sizes))
+    fisher_of_all = torch.cat(list(fishers))
+    head_cost = max((cost for cost, head in zip(costs, is_head, strict=True) if head), default=1.0)
+    neuron_cost = max((cost for cost, head in zip(costs, is_head, strict=True) if not head), default=1.0)
+    heads, neurons = fisher_of_all[heads_at], fisher_of_all[~heads_at]
+    best_heads = torch.cat([heads.new_zeros(1), heads.sort(descending=True).values.cumsum(0)])
+    best_neurons = torch.cat([neurons.new_zeros(1), neurons.sort(descending=True).values.cumsum(0)])
+    counts = torch.arange(len(best_heads))
+    counts = counts[counts * head_cost <= budget]
+    room = ((budget - counts * head_cost) / neuron_cost).floor().clamp(max=len(neurons)).long()
+    chosen = int((best_heads[counts] + best_neurons[room]).argmax())
+    keep = torch.zeros(len(fisher_of_all), dtype=torch.bool)
+    for positions, count in ((heads_at, int(counts[chosen])), (~heads_at, int(room[chosen]))):
+        numbers = positions.nonzero().squeeze(1)
+        keep[numbers[fisher_of_all[numbers].argsort(descending=True, stable=True)[:count]]] = True
+    return list(keep.split(sizes))
+
+
+def rearrange(keep: Tensor, fisher: Tensor, vectors: Tensor) -> Tensor:
+    """A mask with as many units whose removed units' gradients cancel out better.
+
+    In ascending order of Fisher information, each kept unit is removed. Then the removed unit whose return leaves the
+    smallest ‖Σ g‖² over the removed ones is put back; it may be the same unit.
+    """
+    keep = keep.clone()
+    if bool(keep.all()) or not bool(keep.any()):
+        return keep
+    norms = vectors.square().sum(0)
+    total = vectors[:, ~keep].sum(1)
+    for unit in fisher.argsort(stable=True).tolist():
+        if not keep[unit]:
+            continue
+        keep[unit] = False
+        total = total + vectors[:, unit]
+        gain = norms - 2.0 * (total @ vectors)  # the part of ‖total − g‖² that depends on g
+        back = int(gain.masked_fill(keep, torch.inf).argmin())
+        keep[back] = True
+        total = total - vectors[:, back]
+    return keep
+
+
+def mask_equations(problem: LeastSquares, weights: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """AᵀA and Aᵀ(Q − A·1) of the least squares over masks: A's columns are the units' outputs.
+
+    `weights` are (features + 1) × d, the bias last. AᵀA = Σ over a pair's features of (W Wᵀ) ⊙ (PᵀP).
+    """
+    w = weights[:-1]
+    products = (w @ w.T) * problem.gram[:-1, :-1]
+    units = len(w) // width
+    gram = products.view(units, width, units, width).sum((1, 3))
+    projected = (w * problem.cross[:-1]).sum(1).view(units, width).sum(1)
+    return gram, projected - gram.sum(1)
+
+
+def tuned_masks(problem: LeastSquares, weights: Tensor, width: int) -> Tensor | None:
+    """Mask values that bring the sublayer's output closest to its target; None if they diverge."""
+    gram, missing = mask_equations(problem, weights, width)
+    if width > 1:  # heads: LSMR on A, which solves (AᵀA + damp²) x = Aᵀb
+        change = torch.linalg.solve(gram + DAMP**2 * torch.eye(len(gram)).to(gram), missing)
+    else:  # neurons: LSMR on the normal equations
+        from scipy.sparse.linalg import lsmr
+
+        solution = lsmr(gram.cpu().numpy(), missing.cpu().numpy(), damp=DAMP)
+        if solution[1] == 7:  # the limit of iterations
+            return None
+        change = torch.from_numpy(np.asarray(solution[0]))
+    masks = 1.0 + change
+    return masks if bool(masks.isfinite().all()) and float(masks.abs().max()) <= LARGEST_MASK else None

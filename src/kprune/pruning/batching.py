@@ -1,0 +1,69 @@
+"""The given batches, regrouped for measurements; checks of the sample and the model before any work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.config import PruneConfig
+from kprune.errors import BadSample, NotFinite
+from kprune.models.batches import Sample, examples_of, regroup
+from kprune.models.outputs import OutputKind
+from kprune.models.sublayer import Sublayer, find
+from kprune.pruning.memory_policy import activation_bytes
+from kprune.runtime.distributed import shard, world_size
+
+SOUND_RIDGE = 1e-4
+"""The smallest ridge that makes a refit with fewer tokens than features sound."""
+
+log = logging.getLogger(__name__)
+
+
+def sample_for(
+    model: PreTrainedModel, kind: OutputKind, batches: Iterable[Mapping[str, Tensor]], config: PruneConfig
+) -> Sample:
+    """The batches, regrouped so that the activations of one pass fit into memory.
+
+    With several processes each gets a shard of the batches; `examples` and `tokens` count those of all processes.
+    """
+    # The backward pass of a layer needs the features twice and about eight vectors of the stream's width.
+    per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
+    if kind.is_vocabulary:
+        per_token += 4 * model.config.vocab_size
+    examples = examples_of(batches)
+    tokens = activation_bytes(config, model.num_parameters()) // (4 * per_token)
+    # Several batches per process balance the load; one process uses the batches of two, for equal results.
+    tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * max(world_size(), 2)))
+    sample = regroup(examples, tokens=tokens, pad_id=model.config.pad_token_id or 0, device=model.device)
+    if world_size() == 1:
+        return sample
+    if len(sample.batches) < world_size():
+        raise BadSample(
+            f"the sample has {len(sample.batches)} batches, too few for {world_size()} processes; "
+            "use fewer processes or more text."
+        )
+    return replace(sample, batches=shard(sample.batches))
+
+
+def require_enough(sample: Sample, sublayers: Sequence[Sublayer], ridge: float | None) -> None:
+    """Raise if the sample has fewer tokens than a refit has features, unless a large ridge was requested."""
+    widest = max((sublayer.features for sublayer in sublayers), default=0)
+    if sample.tokens >= widest:
+        return
+    if ridge is None or ridge < SOUND_RIDGE:
+        raise BadSample(
+            f"the sample has {sample.tokens} tokens, but the refit of {widest} features needs at least as many: "
+            f"add {widest - sample.tokens} tokens or more (100,000 are usual), or a ridge of {SOUND_RIDGE:g} or more."
+        )
+    log.warning("%d tokens are few for the refit of %d features: the ridge has much influence", sample.tokens, widest)
+
+
+def require_finite_weights(model: PreTrainedModel) -> None:
+    """Raise if a weight is NaN or infinite."""
+    for name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise NotFinite(f"the weight {name} has NaN or infinite entries; the checkpoint is damaged.")

@@ -1,0 +1,109 @@
+"""K-prune: measure, search and refit, sublayer by sublayer (Section 3 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kprune.maths.selection import best_share, select_groups
+from kprune.models.sublayer import Sublayer
+from kprune.pruning.criteria import CRITERIA
+from kprune.pruning.journal import Journal
+from kprune.pruning.measurement import Measured, measure, require_knowledge
+from kprune.pruning.method import Choice, Method
+from kprune.pruning.refit import Fit, keep_weights, least_squares_fit, require_improvement
+from kprune.pruning.run import Run, group_sizes
+from kprune.pruning.streams import Streams
+from kprune.runtime.distributed import all_true, broadcast
+
+
+class KPrune(Method):
+    """Measure (Equations 5-9), search (Algorithm 1), refit (Equations 10-11)."""
+
+    name = "kprune"
+    summary = "measure, search and refit, sublayer by sublayer"
+
+    def __init__(self, run: Run, journal: Journal, tick: Callable[[], None]) -> None:
+        super().__init__(run, journal, tick)
+        self.criterion = CRITERIA[self.config.criterion or ""]
+        self._known: list[Measured] = []  # of the sublayers from `_known_from` on
+        self._known_from = 0
+
+    @property
+    def is_measured(self) -> list[bool]:
+        refresh = self.config.refresh if self.config.refit else 0
+        return [step == 0 or bool(refresh and step % refresh == 0) for step in range(len(self.run.sublayers))]
+
+    def prepare(self, step: int, streams: Streams, *, is_recalled: bool) -> None:
+        if not self.is_measured[step]:
+            return
+        serves_next = step + 1 < len(self.is_measured) and not self.is_measured[step + 1]
+        self._known, self._known_from = [], step
+        if self.run.all_fit(step) or (is_recalled and not serves_next):
+            return
+        self._known = self._measured(step, streams, serves_next)
+
+    def choose(self, step: int) -> Choice:
+        run, config = self.run, self.config
+        target = run.sublayers[step]
+        known = self._known[step - self._known_from :]
+        weights = known[0].token_weights if known else None
+        if run.all_fit(step):
+            return Choice(torch.ones(target.units, dtype=torch.bool), weights)
+        scores = [each.scores for each in known]
+        if config.search == "uniform":
+            return Choice(broadcast(best_share(scores[0].cpu(), 1.0 - config.reduction)), weights)
+        sizes = group_sizes(run.sublayers[step:], config)
+        return Choice(broadcast(select_groups(scores, run.prices[step:], sizes, run.remaining)[0]), weights)
+
+    @property
+    def fit(self) -> Fit:
+        return least_squares_fit(self.config.ridge or 0.0) if self.config.refit else keep_weights
+
+    def check(self, target: Sublayer, before: float, after: float) -> None:
+        require_improvement(target, before, after, self.config.ridge or 0.0)
+
+    def _measured(self, step: int, streams: Streams, is_kept: bool) -> list[Measured]:
+        """Knowledge of the sublayers from `step` on: measured now, or recalled."""
+        run, shared = self.run, self.run.shared
+        measured = shared.first if step == 0 else None
+        if measured is None and is_kept:
+            tokens = [batch.real_tokens for batch in shared.sample.batches]
+            measured = self.journal.recall_measured(step, run.sublayers[step:], tokens)
+        if not all_true(measured is not None) or measured is None:
+            measured = self._measure(step, streams)
+            if is_kept:
+                self.journal.add_measured(step, measured)
+        if step == 0:
+            shared.first = measured
+        return measured
+
+    def _measure(self, step: int, streams: Streams) -> list[Measured]:
+        run = self.run
+        measured = measure(
+            run.student,
+            run.sublayers[step:],
+            run.costs[step:],
+            streams.student,
+            run.shared.predictions,
+            self.criterion,
+            self.config,
+            is_teacher=streams.are_equal,
+            tick=self.tick,
+        )
+        require_knowledge(measured, self.config)
+        if any(self.is_measured[step + 1 :]):  # later measurements compare with the same bits
+            self.journal.add_predictions(run.shared.predictions.state())
+        return measured
+
+
+def preview(method: KPrune, streams: Streams) -> list[int]:
+    """Units of each sublayer that the first measurement alone would keep."""
+    run = method.run
+    kept: list[int] = []
+    method.prepare(0, streams, is_recalled=False)
+    for step in range(len(run.sublayers)):
+        kept.append(int(method.choose(step).keep.sum()))
+        run.spend(step, kept[-1])
+    return kept

@@ -1,0 +1,60 @@
+"""Names of methods, criteria, searches and budgets, and the one function that resolves a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kprune.config import DEFAULT_RIDGE, PruneConfig
+from kprune.errors import KpruneError
+from kprune.pruning.baselines.kcm import KCM
+from kprune.pruning.baselines.kwon import Kwon
+from kprune.pruning.baselines.magnitude import Magnitude
+from kprune.pruning.baselines.random_units import RandomUnits
+from kprune.pruning.budgets import BUDGETS, budget_named
+from kprune.pruning.criteria import CRITERIA
+from kprune.pruning.knowledge_pruning import KPrune
+from kprune.pruning.method import Method
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in (KPrune, Kwon, KCM, Magnitude, RandomUnits)}
+SEARCHES = {
+    "global": "the best units of the whole model stay",
+    "uniform": "the same share of every sublayer stays, an ablation",
+}
+CHOICES: dict[str, Mapping[str, str]] = {
+    "method": {name: method.summary for name, method in METHODS.items()},
+    "criterion": {name: criterion.summary for name, criterion in CRITERIA.items()},
+    "search": SEARCHES,
+    "budget": {name: budget.summary for name, budget in BUDGETS.items()},
+}
+"""Values of the fields that name something, each with a phrase for the help text."""
+
+
+def resolve(config: PruneConfig, head_width: int) -> PruneConfig:
+    """The config with every name checked and every default filled in; `head_width` is d_h of the model."""
+    for field in ("method", "criterion", "search"):
+        value = getattr(config, field)
+        if value not in CHOICES[field] and not (field == "criterion" and value is None):
+            raise KpruneError(f"unknown {field} {value!r}; use one of {', '.join(CHOICES[field])}.")
+    budget_named(config.budget)
+    config = replace(config, ridge=DEFAULT_RIDGE if config.ridge is None else config.ridge)
+    method = METHODS[config.method]
+    if method is not KPrune:
+        return replace(config, **method.overrides)
+    if config.criterion is None:
+        config = replace(config, criterion=PruneConfig.criterion)
+    criterion = CRITERIA[config.criterion or ""]
+    head_weight = head_width if criterion.head_weight is None else criterion.head_weight
+    return replace(
+        config,
+        rep_weight=criterion.rep_weight if config.rep_weight is None else config.rep_weight,
+        head_weight=head_weight if config.head_weight is None else config.head_weight,
+        refresh=criterion.refresh if config.refresh is None else config.refresh,
+    )
+
+
+def wants_labels(config: PruneConfig) -> bool:
+    """Whether the method or the criterion uses labels."""
+    criterion = CRITERIA.get(config.criterion or "")
+    is_kprune = config.method == KPrune.name
+    return METHODS[config.method].wants_labels or (is_kprune and criterion is not None and criterion.wants_labels)

@@ -1,0 +1,84 @@
+"""The result of a run: the pruned model, and what happened to each sublayer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.config import PruneConfig
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened to one sublayer."""
+
+    layer: int
+    kind: str
+    units: int
+    """Number of units before."""
+    kept: tuple[int, ...]
+    """Numbers of the kept units."""
+    error_before: float
+    """‖T − S‖² / ‖T‖² of the stream after this sublayer, its units removed, before the refit."""
+    error_after: float
+    """The same after the refit."""
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer} {self.kind}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished sublayer, with all that a resumed run needs of it."""
+
+    step: Step
+    weight: Tensor
+    """Weight of the refitted consumer."""
+    bias: Tensor | None
+    method_state: dict[str, Any] = field(default_factory=dict)
+    """State of the method after this step, as JSON."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned model, and how it was made."""
+
+    model: PreTrainedModel
+    steps: tuple[Step, ...]
+    config: PruneConfig
+    """All settings, with the defaults of the method and the criterion filled in."""
+    flops: tuple[float, float]
+    """Encoder FLOPs on one input of the sample's mean length, before and after."""
+    parameters: tuple[int, int]
+    """Before and after, embeddings and head included."""
+    examples: int
+    tokens: int
+    seconds: float
+
+    @property
+    def settings(self) -> PruneConfig:
+        """The name of `config` before version 0.2."""
+        return self.config
+
+    @property
+    def reduction(self) -> float:
+        """The share of FLOPs that was removed."""
+        return 1.0 - self.flops[1] / self.flops[0]
+
+    def summary(self) -> dict[str, Any]:
+        """Settings and sizes as JSON, for the record in config.json."""
+        return {
+            "kprune": version("kprune"),
+            **self.config.as_json(),
+            "flops": list(self.flops),
+            "parameters": list(self.parameters),
+            "examples": self.examples,
+            "tokens": self.tokens,
+            "errors": [float(f"{step.error_after:.4g}") for step in self.steps],
+        }

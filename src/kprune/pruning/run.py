@@ -1,0 +1,87 @@
+"""One run of a pruner: the student, its budget and its streams."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.config import PruneConfig
+from kprune.errors import KpruneError
+from kprune.models.batches import Sample
+from kprune.models.sublayer import Sublayer, find
+from kprune.pruning.budgets import Budget, total_flops
+from kprune.pruning.measurement import Measured
+from kprune.pruning.teacher import TeacherPredictions
+
+
+@dataclass
+class Shared:
+    """What all runs of a pruner share."""
+
+    teacher: PreTrainedModel
+    sample: Sample
+    predictions: TeacherPredictions
+    first: list[Measured] | None = None
+    """The first measurement, made while nothing is removed: it serves every reduction."""
+
+
+class Run:
+    """A student in the making. Its streams are set once its method is known."""
+
+    def __init__(self, shared: Shared, config: PruneConfig, budget: Budget) -> None:
+        self.shared, self.config = shared, config
+        self.student: PreTrainedModel = copy.deepcopy(shared.teacher).requires_grad_(False)
+        self.sublayers = [sublayer for sublayer in find(self.student) if sublayer.units]
+        length = shared.sample.mean_length
+        self.prices = [budget.price(sublayer, length) for sublayer in self.sublayers]
+        """Cost of 0, 1, 2, … units of each sublayer."""
+        self.dense = sum(float(price[-1]) for price in self.prices)
+        self.dense_flops = total_flops(self.sublayers, length)
+        self.remaining = allowance(self.dense, self.prices, group_sizes(self.sublayers, config), config)
+        """What may still be spent on the sublayers that are not finished."""
+
+    @property
+    def costs(self) -> list[float]:
+        """Mean cost of one unit of each sublayer."""
+        return [float(price[-1]) / (len(price) - 1) for price in self.prices]
+
+    def all_fit(self, step: int) -> bool:
+        """Whether all units of the sublayers from `step` on fit the remaining budget, up to rounding."""
+        return sum(float(price[-1]) for price in self.prices[step:]) <= self.remaining + 1e-9 * self.dense
+
+    def spend(self, step: int, units: int) -> None:
+        """Subtract the cost of a sublayer's kept units."""
+        self.remaining -= float(self.prices[step][units])
+
+
+def group_sizes(sublayers: Sequence[Sublayer], config: PruneConfig) -> list[int]:
+    """How many units of each sublayer stay or go together: `align` neurons, a single head."""
+    return [min(config.align, sublayer.units) if sublayer.kind == "ffn" else 1 for sublayer in sublayers]
+
+
+def allowance(dense: float, prices: Sequence[Tensor], sizes: Sequence[int], config: PruneConfig) -> float:
+    """What may be spent in all; raise if that is less than the cheapest group of units."""
+    if not prices:
+        raise KpruneError("the model has no heads and no neurons left to prune.")
+    allowed = (1.0 - config.reduction) * dense
+    least = min(float(price[size]) for price, size in zip(prices, sizes, strict=True))
+    if allowed < least:
+        reachable = math.floor(1e6 * (1.0 - least / dense)) / 1e6
+        raise KpruneError(
+            f"reduction {config.reduction} would leave no unit at all; the largest possible reduction is "
+            f"{reachable:.6f} with neurons in groups of {config.align} (align)."
+        )
+    return allowed
+
+
+def mask_of(kept: Sequence[int], units: int) -> Tensor:
+    """Boolean mask over units, true at the given numbers."""
+    keep = torch.zeros(units, dtype=torch.bool)
+    keep[list(kept)] = True
+    return keep
