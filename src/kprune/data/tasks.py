@@ -1,4 +1,4 @@
-"""What a model is tested on: benchmarks as rows of a table, and tests made of a user's own data."""
+"""Tests for models: benchmarks as rows of a table, and tests from the user's own data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kprune.data import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, read_lines, read_table
+from kprune.data.readers import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, read_lines, read_table
 from kprune.errors import BadSample, KpruneError
-from kprune.outputs import (
+from kprune.models.outputs import (
     CLASSIFICATION,
     MASKED_LM,
     QUESTION_ANSWERING,
@@ -22,22 +22,22 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark: where its data are, what its columns mean, and how it is scored."""
+    """A benchmark: the source of its data, the meaning of its columns, and its metrics."""
 
     name: str
     source: str
-    """The data set's name on the hub; its last part is the name of its folder elsewhere."""
+    """The data set's name on the hub; a local copy's folder has the last part as its name."""
     subset: str
     kind: str
-    """The kind of model that it is for."""
+    """The kind of model that the task is for: the name of an output kind."""
     texts: tuple[str, ...]
     label: str | None
     metrics: tuple[str, ...]
-    """The one that counts, then others."""
+    """The main metric first."""
     labels: tuple[str, ...] = ()
-    """What the classes are called, in the data's order."""
+    """Class names, in the data's order."""
     length: float | None = None
-    """Mean tokens of an input, where K-prune's authors say with which they count FLOPs."""
+    """Mean tokens per input with which K-prune's authors count FLOPs; None where they report none."""
     train: str = "train"
     validation: str = "validation"
     may_be_empty: bool = False
@@ -124,33 +124,33 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Test:
-    """Rows of text with what is known of their right answers, ready for a model of one kind."""
+    """Rows of text, with references (right answers) where they are known."""
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # pytest must not collect this class
 
     name: str
     kind: str | None
-    """The kind of model that it is for; None: any."""
+    """The kind of model that the test is for; None: any."""
     rows: Sequence[Row]
     references: Sequence[Any] | None
-    """Right answers: classes or their names, values, lists of answers; None: not known."""
+    """Right answers: class numbers or names, values, or lists of answers; None: unknown."""
     metrics: tuple[str, ...] = ()
-    """Names; none: what suits the model."""
+    """Metric names; empty: the default for the model."""
     labels: tuple[str, ...] = ()
-    """What the classes 0, 1, … of the references are called, where that is known."""
+    """Names of the classes 0, 1, … of the references; empty: unknown."""
     may_be_empty: bool = False
-    """Whether a question may have no answer; it may, too, where a reference says so."""
+    """Whether a question may have no answer; an empty reference implies it too."""
 
 
 def task_named(name: str) -> Task:
-    """The row of a task."""
+    """The task with this name."""
     if name not in TASKS:
-        raise KpruneError(f"there is no task {name!r}; there are {', '.join(TASKS)}. Or use your own --data.")
+        raise KpruneError(f"there is no task {name!r}; use one of {', '.join(TASKS)}, or your own --data.")
     return TASKS[name]
 
 
 def load_task(name: str, *, data: str | Path | None = None, split: str | None = None, limit: int | None = None) -> Test:
-    """A benchmark's validation split, from the hub or from a folder that holds the data sets' folders."""
+    """A benchmark's validation split, from the hub, or from a folder that contains the data sets' folders."""
     task = task_named(name)
     table = task_table(task, split or task.validation, data)
     test = read_test(table, task.texts, task.label, name=name, limit=limit)
@@ -158,9 +158,9 @@ def load_task(name: str, *, data: str | Path | None = None, split: str | None = 
 
 
 def task_table(task: Task, split: str, data: str | Path | None) -> Table:
-    """A split of a task's data; `data` is a folder with the data sets' folders in it, or the set's own."""
+    """A split of a task's data; `data` is the data set's folder or its parent; None: the hub."""
     try:
-        return read_table(_place(task, data), subset=task.subset, split=split)
+        return read_table(_location(task, data), subset=task.subset, split=split)
     except BadSample as error:
         if data is not None:
             raise
@@ -168,16 +168,18 @@ def task_table(task: Task, split: str, data: str | Path | None) -> Table:
         raise BadSample(f"{error} Without the hub, point --data at a folder that holds {name!r}.") from error
 
 
-def _place(task: Task, data: str | Path | None) -> str:
+def _location(task: Task, data: str | Path | None) -> str:
     if data is None:
         return task.source
     folder, name = Path(data), task.source.split("/")[-1]
     if not folder.is_dir():
-        raise BadSample(f"there is no folder {data}; pass the one that holds {name}.")
-    if folder.resolve().name == name:  # it may hold a subset of its own name
+        raise BadSample(f"there is no folder {data}; pass the folder that holds {name}.")
+    if folder.resolve().name == name:  # checked first: a data set may contain a subset with its own name
         return str(folder)
     if not (folder / name).is_dir():
-        raise BadSample(f"{data} holds no folder {name!r}, where the task {task.name} has its data; pass its parent.")
+        raise BadSample(
+            f"{data} holds no folder {name!r} with the data of the task {task.name}; pass that folder's parent."
+        )
     return str(folder / name)
 
 
@@ -190,43 +192,45 @@ def read_test(
     name: str = "the data",
     limit: int | None = None,
 ) -> Test:
-    """A test made of a table's columns, at most `limit` rows of it; rows without text are left out."""
-    found = list(labelled_rows(table, texts, label, name))
-    if not found:
+    """A test from a table's columns, with at most `limit` rows; rows with an empty text are skipped."""
+    pairs = list(labelled_rows(table, texts, label, name))
+    if not pairs:
         raise BadSample(f"{name} has no rows with text; pass a split or a file that has some.")
-    rows = [row for row, _ in found]
-    return thin(Test(name, None, rows, [answer for _, answer in found] if label else None, metrics), limit)
+    references = [reference for _, reference in pairs] if label else None
+    return thin(Test(name, None, [row for row, _ in pairs], references, metrics), limit)
 
 
 def thin(test: Test, limit: int | None) -> Test:
-    """At most `limit` rows of a test, evenly spread over it: the same ones each time."""
+    """The test with at most `limit` rows, evenly spaced; the choice is deterministic."""
     if limit is None or limit >= len(test.rows):
         return test
-    return _pick(test, [number * len(test.rows) // limit for number in range(limit)])
+    return _select(test, [number * len(test.rows) // limit for number in range(limit)])
 
 
 def hold_out(test: Test, *, seed: int, share: float = 0.1, most: int = 2000) -> tuple[Test, Test]:
-    """Rows for the sample, and a test of the others: `share` of the texts, drawn by seed, at most `most`."""
-    texts = sorted(set(test.rows))  # a text that occurs twice is on one side only
-    held = min(most, round(share * len(texts)))
-    if held < 1:
+    """The test split in two: rows for the sample, and held-out rows (`share` of the distinct rows, at most `most`)."""
+    distinct = sorted(set(test.rows))  # a repeated row must not be on both sides
+    count = min(most, round(share * len(distinct)))
+    if count < 1:
         raise BadSample(
-            f"{test.name} has {len(texts)} different rows, too few to hold any out for a test; add rows, or name "
+            f"{test.name} has {len(distinct)} different rows, too few to hold any out for a test; add rows, or name "
             "a test with --validation."
         )
-    chosen = set(random.Random(f"held out {seed}").sample(texts, held))
-    out = [number for number, row in enumerate(test.rows) if row in chosen]
-    rest = [number for number, row in enumerate(test.rows) if row not in chosen]
-    return _pick(test, rest), _pick(test, out)
+    held_out = set(random.Random(f"held out {seed}").sample(distinct, count))
+    is_held_out = [row in held_out for row in test.rows]
+    sampled = [number for number, held in enumerate(is_held_out) if not held]
+    tested = [number for number, held in enumerate(is_held_out) if held]
+    return _select(test, sampled), _select(test, tested)
 
 
-def _pick(test: Test, numbers: Sequence[int]) -> Test:
+def _select(test: Test, numbers: Sequence[int]) -> Test:
+    """The rows of the test with these numbers."""
     references = None if test.references is None else [test.references[number] for number in numbers]
     return replace(test, rows=[test.rows[number] for number in numbers], references=references)
 
 
 def text_test(path: str | Path, *, limit: int | None = None) -> Test:
-    """A test without answers, of a text file's lines."""
+    """A test without references, from the lines of a text file."""
     rows = read_lines(path)
     if not rows:
         raise BadSample(f"{path} has no lines with text; pass a file that has some.")

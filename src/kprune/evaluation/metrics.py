@@ -1,4 +1,4 @@
-"""How good a model's answers are, with intervals and a test that tell a difference from noise."""
+"""Metrics over examples, with bootstrap intervals and a paired significance test."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kprune.errors import KpruneError
 
 Array = NDArray[Any]
 Score = Callable[[Array, Array, Array], float]
-"""A figure from references, predictions and how often each of them counts (whole numbers)."""
+"""A metric from references, predictions, and the number of times that each example counts."""
 
 DRAWS = 1000
-"""Of the bootstrap and of the randomisation test."""
+"""Random draws of the bootstrap and of the randomisation test."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A way to score, and how its figure is told."""
+    """A metric: its name, its function, and its direction."""
 
     name: str
     score: Score
     larger_is_better: bool = True
     is_counted: bool = False
-    """Whether it counts right answers, so that none wrong among n says little of less than 3/n."""
-    plain: Callable[[Array], Array] = lambda predictions: predictions
-    """Predictions without the scale that the score does not see, so that two models' can be exchanged."""
+    """Whether the metric counts right answers; then no error among n examples only bounds the error rate by 3/n."""
+    standardise: Callable[[Array], Array] = lambda predictions: predictions
+    """Removes the scale that the metric ignores, so that two models' predictions can be exchanged."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """One model's figure less another's on the same examples, and how likely noise alone makes one as large."""
+    """One model's figure minus another's on the same examples; the p-value is of the paired randomisation test."""
 
     name: str
     value: float
@@ -54,10 +54,11 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
+        """Whether the difference is not significant at the 5 % level."""
         return self.p_value > 0.05
 
 
-# Accuracy and F1 are a few sums, taken thousands of times: scikit-learn's own checks would take most of an evaluation.
+# Own accuracy and F1: the bootstrap calls them thousands of times, and scikit-learn's input checks are slow.
 
 
 def _accuracy(references: Array, predictions: Array, counts: Array) -> float:
@@ -65,19 +66,19 @@ def _accuracy(references: Array, predictions: Array, counts: Array) -> float:
 
 
 def _class_f1(number: int, references: Array, predictions: Array, counts: Array) -> float:
-    """2·hits / (chosen + right) of one class; 0 where it is never chosen and never right."""
+    """F1 of one class: 2·hits / (chosen + right); 0 for a class that occurs in neither."""
     chosen, right = predictions == number, references == number
     both = counts[chosen].sum() + counts[right].sum()
     return float(2.0 * counts[chosen & right].sum() / both) if both else 0.0
 
 
 def _f1(references: Array, predictions: Array, counts: Array) -> float:
-    """Of the second of two classes."""
+    """F1 of the second of two classes, in percent."""
     return 100.0 * _class_f1(1, references, predictions, counts)
 
 
 def _macro_f1(references: Array, predictions: Array, counts: Array) -> float:
-    """The mean over the classes that occur."""
+    """The mean F1 over the classes that occur, in percent."""
     classes = np.union1d(references, predictions)
     return 100.0 * float(np.mean([_class_f1(number, references, predictions, counts) for number in classes]))
 
@@ -85,7 +86,7 @@ def _macro_f1(references: Array, predictions: Array, counts: Array) -> float:
 def _matthews(references: Array, predictions: Array, counts: Array) -> float:
     from sklearn.metrics import matthews_corrcoef
 
-    if len(np.union1d(references, predictions)) < 2:  # nothing varies, so nothing goes together
+    if len(np.union1d(references, predictions)) < 2:  # a constant correlates with nothing
         return 0.0
     return 100.0 * float(matthews_corrcoef(references, predictions, sample_weight=counts))
 
@@ -104,7 +105,7 @@ def _pearson(references: Array, predictions: Array, counts: Array) -> float:
 
 def _correlation(function: Callable[..., Any], references: Array, predictions: Array, counts: Array) -> float:
     references, predictions = np.repeat(references, counts), np.repeat(predictions, counts)
-    if np.ptp(references) == 0.0 or np.ptp(predictions) == 0.0:  # nothing varies, so nothing goes together
+    if np.ptp(references) == 0.0 or np.ptp(predictions) == 0.0:  # a constant correlates with nothing
         return 0.0
     return 100.0 * float(function(references, predictions).statistic)
 
@@ -115,13 +116,13 @@ def _ranks(predictions: Array) -> Array:
     return np.asarray(rankdata(predictions))
 
 
-def _standardised(predictions: Array) -> Array:
+def _standard_scores(predictions: Array) -> Array:
     spread = predictions.std()
     return np.asarray((predictions - predictions.mean()) / (spread if spread > 0 else 1.0))
 
 
 def _mean(references: Array, predictions: Array, counts: Array) -> float:
-    """Of figures that belong to one example each; there is nothing left to compare them with."""
+    """The mean of per-example figures; `references` is not used."""
     return float(np.average(predictions, weights=counts))
 
 
@@ -130,7 +131,7 @@ def _percent(references: Array, predictions: Array, counts: Array) -> float:
 
 
 def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
-    """exp of the mean surprise per token: `predictions` are sums over examples' tokens, `references` their numbers."""
+    """exp(summed loss / tokens): `predictions` are the examples' summed losses, `references` their token counts."""
     return float(np.exp(np.sum(counts * predictions) / np.sum(counts * references)))
 
 
@@ -141,8 +142,8 @@ METRICS = {
         Metric("f1", _f1, is_counted=True),
         Metric("macro-f1", _macro_f1, is_counted=True),
         Metric("matthews", _matthews, is_counted=True),
-        Metric("spearman", _spearman, plain=_ranks),
-        Metric("pearson", _pearson, plain=_standardised),
+        Metric("spearman", _spearman, standardise=_ranks),
+        Metric("pearson", _pearson, standardise=_standard_scores),
         Metric("exact-match", _percent, is_counted=True),
         Metric("answer-f1", _percent, is_counted=True),
         Metric("perplexity", _perplexity, larger_is_better=False),
@@ -155,7 +156,7 @@ METRICS = {
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of a name."""
+    """The metric with this name."""
     if name not in METRICS:
         raise KpruneError(f"there is no metric {name!r}; use one of {', '.join(METRICS)}.")
     try:
@@ -167,54 +168,56 @@ def metric_of(name: str) -> Metric:
 
 
 def figure(name: str, references: Array, predictions: Array, *, seed: int = 0) -> Figure:
-    """A metric over examples, with the interval that resampling them gives."""
+    """A metric over examples, with its 95 % bootstrap interval."""
     score = metric_of(name).score
-    (references, predictions), counts = _cells(references, predictions)
-    drawn = [_counted(score, references, predictions, weights) for weights in _resampled(counts, seed)]
+    (references, predictions), counts = _distinct_examples(references, predictions)
+    drawn = [_score_of_present(score, references, predictions, weights) for weights in _bootstrap_counts(counts, seed)]
     low, high = np.percentile(drawn, [2.5, 97.5])
     return Figure(name, score(references, predictions, counts), float(low), float(high))
 
 
 def difference(name: str, references: Array, ours: Array, theirs: Array, *, seed: int = 0) -> Difference:
-    """How much better `ours` is than `theirs`: the interval by resampling pairs, the p-value by exchanging them.
+    """The metric of `ours` minus that of `theirs`, with a paired bootstrap interval and a randomisation p-value.
 
-    If the two models were equal, exchanging their answers to any example would change nothing but by chance: the
-    p-value is the share of such exchanges, each made with probability ½, with a difference as large as the real one.
+    Under the null hypothesis, the two models' predictions for an example can be exchanged. The test exchanges each
+    pair with probability ½. The p-value is the share of draws whose difference is at least as large as the real one.
     """
     metric = metric_of(name)
-    (references, ours, theirs), counts = _cells(references, metric.plain(ours), metric.plain(theirs))
+    (references, ours, theirs), counts = _distinct_examples(
+        references, metric.standardise(ours), metric.standardise(theirs)
+    )
 
     def gap(kept: Array, exchanged: Array) -> float:
         twice, both = np.concatenate([references, references]), np.concatenate([kept, exchanged])
-        mine = _counted(metric.score, twice, np.concatenate([ours, theirs]), both)
-        return mine - _counted(metric.score, twice, np.concatenate([theirs, ours]), both)
+        mine = _score_of_present(metric.score, twice, np.concatenate([ours, theirs]), both)
+        return mine - _score_of_present(metric.score, twice, np.concatenate([theirs, ours]), both)
 
     none = np.zeros_like(counts)
     value = gap(counts, none)
-    drawn = [gap(weights, none) for weights in _resampled(counts, seed)]
+    drawn = [gap(weights, none) for weights in _bootstrap_counts(counts, seed)]
     low, high = np.percentile(drawn, [2.5, 97.5])
     generator = np.random.default_rng(seed)
     exchanges = [generator.binomial(counts, 0.5) for _ in range(DRAWS)]
-    # A hair's breadth of slack: sums in another order differ by rounding.
+    # The slack covers rounding: sums in another order differ in their last bits.
     as_large = sum(abs(gap(counts - moved, moved)) >= abs(value) - 1e-9 for moved in exchanges)
     return Difference(name, value, float(low), float(high), (1 + as_large) / (1 + DRAWS))
 
 
-def _counted(score: Score, references: Array, predictions: Array, counts: Array) -> float:
-    """The score of those that count at all: a class that only others have must not weigh in."""
-    there = counts > 0
-    return score(references[there], predictions[there], counts[there])
+def _score_of_present(score: Score, references: Array, predictions: Array, counts: Array) -> float:
+    """The score without examples whose count is 0: their classes must not enter a mean over classes."""
+    present = counts > 0
+    return score(references[present], predictions[present], counts[present])
 
 
-def _cells(*columns: Array) -> tuple[list[Array], Array]:
-    """Distinct rows, column by column, and how many examples are like each: few where answers are classes."""
-    kinds = [column.dtype for column in columns]
+def _distinct_examples(*columns: Array) -> tuple[list[Array], Array]:
+    """The columns without duplicate examples, and each example's count; classes leave only a few distinct ones."""
+    dtypes = [column.dtype for column in columns]
     rows, counts = np.unique(np.stack([column.astype(np.float64) for column in columns]), axis=1, return_counts=True)
-    return [row.astype(kind) for row, kind in zip(rows, kinds, strict=True)], counts
+    return [row.astype(dtype) for row, dtype in zip(rows, dtypes, strict=True)], counts
 
 
-def _resampled(counts: Array, seed: int) -> Sequence[Array]:
-    """Counts of as many examples drawn with replacement, again and again."""
+def _bootstrap_counts(counts: Array, seed: int) -> Sequence[Array]:
+    """Counts of each example in `DRAWS` bootstrap samples of the same size."""
     generator = np.random.default_rng(seed)
     total = int(counts.sum())
     return [generator.multinomial(total, counts / total) for _ in range(DRAWS)]

@@ -1,0 +1,1 @@
+"""Files, tables and data sets, turned into calibration batches and tests."""

@@ -1,0 +1,106 @@
+"""Rows of text to calibration batches: tokenised, drawn by seed, masked for masked language models."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from kprune.data.readers import Row
+from kprune.errors import BadSample
+from kprune.models.families import max_positions
+
+log = logging.getLogger(__name__)
+
+CHUNK = 64
+"""Rows that are tokenised in one call."""
+MASKED_SHARE = 0.15
+"""Share of tokens that are masked for a masked language model."""
+
+
+def draw(
+    rows: Sequence[Row],
+    tokenizer: Any,
+    *,
+    tokens: int,
+    max_length: int,
+    seed: int = 0,
+    masked: bool = False,
+    labels: Sequence[float] | None = None,
+) -> list[dict[str, Tensor]]:
+    """Tokenised batches of rows, drawn without replacement until they hold `tokens` tokens without padding.
+
+    With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
+    `labels` gives one number per row; each batch then carries the labels of its rows.
+    """
+    if tokens < 1:
+        raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
+    generator = torch.Generator().manual_seed(seed)
+    order = list(range(len(rows)))
+    random.Random(seed).shuffle(order)
+    batches: list[dict[str, Tensor]] = []
+    missing = tokens
+    for start in range(0, len(order), CHUNK):
+        chunk = order[start : start + CHUNK]
+        encoded = _tokenize([rows[number] for number in chunk], tokenizer, max_length)
+        lengths = encoded["attention_mask"].sum(1)
+        wanted = int((lengths.cumsum(0) - lengths < missing).sum())
+        batch = {name: value[:wanted] for name, value in encoded.items()}
+        if labels is not None:
+            batch["labels"] = torch.tensor([labels[number] for number in chunk[:wanted]])
+        batches.append(_mask_tokens(batch, tokenizer, generator) if masked else batch)
+        missing -= int(lengths[:wanted].sum())
+        if missing <= 0:
+            return batches
+    if not batches:
+        raise BadSample("the sample has no text; pass a file or a data set with at least one row of text.")
+    log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", tokens - missing, tokens)
+    return batches
+
+
+def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:
+    """The most tokens that both the model's positions and its tokenizer allow."""
+    return min(max_positions(config), int(tokenizer.model_max_length))
+
+
+def python_documentation() -> list[str]:
+    """Paragraphs of prose from Python's language reference, always in the same order.
+
+    Every Python installation contains this text for `help()`. It serves as real text when the user passes none.
+    """
+    from pydoc_data.topics import topics
+
+    paragraphs: dict[str, None] = {}
+    for text in topics.values():
+        for paragraph in re.split(r"\n\s*\n", text):
+            joined = " ".join(paragraph.split())
+            letters = sum(character.isalpha() or character == " " for character in joined)
+            if len(joined) > 60 and letters > 0.85 * len(joined) and joined[0].isupper():
+                paragraphs[joined] = None
+    ordered = list(paragraphs)
+    random.Random(0).shuffle(ordered)
+    return ordered
+
+
+def _tokenize(rows: Sequence[Row], tokenizer: Any, max_length: int) -> dict[str, Tensor]:
+    """Rows as one padded batch of tensors."""
+    columns = (list(column) for column in zip(*rows, strict=True))
+    return dict(tokenizer(*columns, truncation=True, max_length=max_length, padding=True, return_tensors="pt"))
+
+
+def _mask_tokens(batch: dict[str, Tensor], tokenizer: Any, generator: torch.Generator) -> dict[str, Tensor]:
+    # DataCollatorForLanguageModeling draws other random numbers, which would change published results.
+    ids = batch["input_ids"]
+    special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+    chosen = (torch.rand(ids.shape, generator=generator) < MASKED_SHARE) & ~special
+    return {
+        **batch,
+        "input_ids": ids.masked_fill(chosen, tokenizer.mask_token_id),
+        "labels": ids.masked_fill(~chosen, -100),
+    }

@@ -1,0 +1,176 @@
+"""Files, tables and data sets to rows of text, with labels where a column has them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from kprune.errors import BadSample
+
+Row = tuple[str, ...]
+"""One text, or a pair of texts."""
+Table = Iterable[Mapping[str, Any]]
+
+QUESTION_AND_CONTEXT = ("question", "context")
+
+
+def read_lines(path: str | Path) -> list[Row]:
+    """The lines of a text file that are not blank, one row each."""
+    return [(line.strip(),) for line in _read_text(Path(path)).splitlines() if line.strip()]
+
+
+def read_rows(
+    source: str, columns: Sequence[str] = (), *, subset: str | None = None, split: str = "train"
+) -> list[Row]:
+    """The texts of a table: a JSONL, CSV, TSV or Parquet file by its extension, else a Hugging Face data set.
+
+    `columns` names one or two columns. Without names, the table must have exactly one text column, or the columns
+    `question` and `context`.
+    """
+    return [row for row, _ in labelled_rows(read_table(source, subset=subset, split=split), columns, None, source)]
+
+
+def read_table(source: str, *, subset: str | None = None, split: str = "train") -> Table:
+    """The rows of a JSONL, CSV, TSV or Parquet file by its extension, else of a Hugging Face data set's split."""
+    path = Path(source)
+    if path.is_file():
+        if path.suffix not in READERS:
+            raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
+        return READERS[path.suffix](path)
+    if path.suffix in READERS:
+        raise BadSample(f"there is no file {source}; check the path.")
+    return _read_data_set(source, subset, split)
+
+
+def labelled_rows(table: Table, columns: Sequence[str], label: str | None, source: str) -> Iterator[tuple[Row, Any]]:
+    """The texts in a table's columns with the value in the column `label`; rows with an empty text are skipped."""
+    chosen = tuple(columns)
+    if len(chosen) > 2:
+        raise BadSample(f"{len(chosen)} columns were named ({', '.join(chosen)}); name one, or two for pairs.")
+    for number, row in enumerate(table):
+        wanted = (*chosen, *([label] if label else []))
+        missing = [column for column in wanted if column not in row]
+        if missing:
+            raise BadSample(f"{source} has no column {missing[0]!r}; it has {', '.join(map(str, row))}.")
+        chosen = chosen or _default_columns(row, label, source)
+        texts = tuple(row[column] for column in chosen)
+        for column, text in zip(chosen, texts, strict=True):
+            if text is not None and not isinstance(text, str):
+                raise BadSample(f"column {column!r} of {source} holds {text!r:.40}, not text; name a text column.")
+        if all(text and text.strip() for text in texts):
+            if label is not None and row[label] is None:
+                raise BadSample(f"row {number} of {source} has no {label!r}; fill it in, or remove the row.")
+            yield tuple(map(_replace_lone_surrogates, texts)), row[label] if label else None
+
+
+def _default_columns(row: Mapping[str, Any], label: str | None, source: str) -> tuple[str, ...]:
+    """The text columns to use where none were named."""
+    texts = tuple(name for name, value in row.items() if isinstance(value, str) and name != label)
+    if set(QUESTION_AND_CONTEXT) <= set(texts):
+        return QUESTION_AND_CONTEXT
+    if len(texts) != 1:
+        raise BadSample(
+            f"{source} has {len(texts)} text columns ({', '.join(texts) or 'none'}); name one or two of them."
+        )
+    return texts
+
+
+def _replace_lone_surrogates(text: str) -> str:
+    """The text with lone surrogates replaced: JSON can hold them, but tokenizers raise on them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadSample(f"cannot read {path}: {error.strerror}; check the path.") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSample(
+            f"{path} is not UTF-8 text (byte {error.start} is {content[error.start]:#04x}); convert it to UTF-8 first."
+        ) from error
+    if "\0" in text:
+        raise BadSample(f"{path} is not text (character {text.index(chr(0))} is null); pass a text file.")
+    return text
+
+
+def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+    # Not splitlines(): a JSON string may contain other line separators.
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadSample(f"{path}, line {number}, is not JSON ({error}); write one object per line.") from error
+            if not isinstance(row, dict):
+                raise BadSample(f"{path}, line {number}, is not a JSON object; write one object per line.")
+            yield row
+
+
+def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:
+    def read(path: Path) -> Table:
+        csv.field_size_limit(2**31 - 1)
+        try:
+            return list(csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting))
+        except csv.Error as error:
+            raise BadSample(
+                f"{path} is not a table with {delimiter!r} between cells ({error}); correct the file."
+            ) from error
+
+    return read
+
+
+def _read_parquet(path: Path) -> Table:
+    _require_datasets()
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        rows: Table = parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise BadSample(
+            f"cannot read {path} as Parquet: {str(error).splitlines()[0]}; write the file again, or pass another."
+        ) from error
+    return rows
+
+
+READERS: dict[str, Callable[[Path], Table]] = {
+    ".jsonl": _read_jsonl,
+    ".csv": _delimited_reader(",", csv.QUOTE_MINIMAL),
+    ".tsv": _delimited_reader("\t", csv.QUOTE_NONE),
+    ".parquet": _read_parquet,
+}
+
+
+def _read_data_set(name: str, subset: str | None, split: str) -> Table:
+    _require_datasets()
+    import datasets
+
+    is_folder = Path(name).is_dir()
+    try:
+        if not is_folder:
+            table: Table = datasets.load_dataset(name, subset, split=split)
+        else:
+            # Streaming bypasses the cache, which confuses two folders of the same name.
+            table = list(datasets.load_dataset(name, subset, split=split, streaming=True))
+    except Exception as error:
+        # datasets raises any exception of its readers and of the network.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadSample(
+            f"cannot load the data set {name!r} (subset {subset!r}, split {split!r}): {reason}"
+            + ("" if is_folder else " Pass a folder or a file where there is no network.")
+        ) from error
+    return table
+
+
+def _require_datasets() -> None:
+    try:
+        import datasets  # noqa: F401
+    except ImportError as error:
+        raise BadSample("Parquet files and data sets need the extra: pip install 'kprune[data]'.") from error

@@ -1,0 +1,1 @@
+"""Scores of models on data, with intervals."""

@@ -1,0 +1,228 @@
+"""Evaluate a model on a test, alone or against another model on the same examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from kprune.data.calibration import longest_input
+from kprune.data.labels import training_labels
+from kprune.data.tasks import TASKS, Test, thin
+from kprune.errors import KpruneError
+from kprune.evaluation.likeness import Likeness
+from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
+from kprune.evaluation.predictions import PredictionRun
+from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
+from kprune.models.outputs import OutputKind, Prediction, kind_of
+
+CHECKED_ROWS = 16
+"""Rows that `check_compatible` tokenises."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's figures on a test, and its differences from another model where there is one."""
+
+    test: str
+    examples: int
+    resampled: int
+    """Units that the intervals resample: examples, or blocks of text for a masked language model."""
+    figures: tuple[Figure, ...]
+    """The model's figures; empty without references."""
+    against: tuple[Figure, ...] = ()
+    """The other model's figures."""
+    differences: tuple[Difference, ...] = ()
+    """The model's figures minus the other model's, on the same examples."""
+    fidelity: tuple[Figure, ...] = ()
+    """How alike the two models' outputs are, right or wrong; the first figure is 100 for equal outputs."""
+    notes: tuple[str, ...] = ()
+    padding: float = 0.0
+    """Share of the tokens that were padding."""
+    seconds: float = 0.0
+    forward_seconds: float = 0.0
+    """Seconds in the models' forward passes, included in `seconds`."""
+
+    @property
+    def drop(self) -> Difference | Figure:
+        """The loss in points: of the main metric, or of likeness to the other model without references.
+
+        It is positive where the model is worse than the other; so is its interval.
+        """
+        if self.differences:
+            change: Difference | Figure = self.differences[0]
+            sign = -1.0 if metric_of(change.name).larger_is_better else 1.0
+            low, high = sorted((sign * change.low, sign * change.high))
+            return replace(change, value=sign * change.value, low=low, high=high)
+        if not self.fidelity:
+            raise KpruneError("a drop needs a second model; evaluate with `against`.")
+        alike = self.fidelity[0]
+        return replace(alike, value=100 - alike.value, low=100 - alike.high, high=100 - alike.low)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as plain types."""
+        return asdict(self)
+
+    def card_section(self) -> str:
+        """Markdown for the model card: the losses of this model against the dense model."""
+        if not self.fidelity:
+            raise KpruneError("a card section needs a second model; evaluate with `against`.")
+        alike = [f"{each.name} {each.value:.4g} ({each.low:.4g} to {each.high:.4g})" for each in self.fidelity]
+        lines = [
+            "## What was lost",
+            "",
+            f"Measured on {self.examples:,} examples of {self.test}, with 95 % intervals. Likeness of the outputs to",
+            f"the dense model's: {'; '.join(alike)}.",
+            "",
+        ]
+        rows = [
+            f"| {ours.name} | {ours.value:.2f} ({ours.low:.2f} to {ours.high:.2f}) | {theirs.value:.2f} | "
+            f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f}) | {gap.p_value:.3f} |"
+            for ours, theirs, gap in zip(self.figures, self.against, self.differences, strict=True)
+        ]
+        if rows:
+            lines += ["| metric | pruned | dense | difference | p |", "|---|---|---|---|---|", *rows, ""]
+        return "\n".join(lines) + "\n"
+
+
+def evaluate(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    test: Test,
+    *,
+    against: PreTrainedModel | None = None,
+    pooling: str = "mean",
+    against_pooling: str | None = None,
+    max_length: int | None = None,
+    recalled: dict[int, Prediction] | None = None,
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> Evaluation:
+    """The model's figures on a test with 95 % intervals; with `against`, also differences, p-values and likeness.
+
+    A test without references needs `against`. `pooling` is used for bare encoders only; `against_pooling` is the
+    second model's, where it differs. `recalled` caches the predictions of `against` by batch: pass the same dictionary,
+    empty at first, to all evaluations of one test against one model. `progress` gets the share of the work done.
+    """
+    started = perf_counter()
+    models = [model] if against is None else [model, against]
+    kind = kind_of(model, pooling=pooling)
+    kinds = [kind, kind_of(against or model, pooling=against_pooling or pooling)]
+    scorer = _make_scorer(models, tokenizer, test, kind, max_length)
+    metrics = _choose_metrics(test, scorer, model)
+    answers = [scorer.new_answers(each.config) for each in models]
+    likeness = Likeness(kind, len(scorer.examples))
+    run = PredictionRun(models, kinds, scorer.examples, recalled)
+    for batch, predictions in run.results(progress):
+        for answer, prediction in zip(answers, predictions, strict=True):
+            answer.add(prediction, batch)
+        if against is not None:
+            likeness.add(*predictions)
+    evaluation = Evaluation(
+        test=test.name,
+        examples=len(test.rows),
+        resampled=len(scorer.examples) if kind.is_vocabulary else len(test.rows),
+        figures=_figures(metrics, answers[0]),
+        padding=run.padding,
+        forward_seconds=run.forward_seconds,
+    )
+    if against is not None:
+        evaluation = replace(
+            evaluation,
+            against=_figures(metrics, answers[1]),
+            differences=_differences(metrics, *answers),
+            fidelity=likeness.figures(),
+        )
+    return replace(evaluation, notes=_notes(answers), seconds=perf_counter() - started)
+
+
+def check_compatible(model: PreTrainedModel, tokenizer: Any, test: Test, *, pooling: str = "mean") -> None:
+    """Raise if the model cannot be scored on this test; reads every label but tokenises only a few rows."""
+    kind = kind_of(model, pooling=pooling)
+    training_labels(test, kind.name, model.config)
+    scorer = _make_scorer([model, model], tokenizer, thin(test, CHECKED_ROWS), kind, None)
+    _choose_metrics(test, scorer, model)
+    scorer.new_answers(model.config)
+
+
+def _figures(metrics: Sequence[str], answers: ModelAnswers) -> tuple[Figure, ...]:
+    return tuple(figure(name, *answers.columns(name)) for name in metrics)
+
+
+def _differences(metrics: Sequence[str], ours: ModelAnswers, theirs: ModelAnswers) -> tuple[Difference, ...]:
+    return tuple(difference(name, *ours.columns(name), theirs.columns(name)[1]) for name in metrics)
+
+
+def _notes(answers: Sequence[ModelAnswers]) -> tuple[str, ...]:
+    """All notes without duplicates, in order."""
+    return tuple(dict.fromkeys(note for answer in answers for note in answer.notes))
+
+
+def _make_scorer(
+    models: Sequence[PreTrainedModel], tokenizer: Any, test: Test, kind: OutputKind, max_length: int | None
+) -> Scorer:
+    """A scorer whose inputs fit all models."""
+    _require_kind(test, kind, models[0])
+    if len(models) > 1:
+        _require_comparable(kind, *models)
+    elif test.references is None and not kind.is_vocabulary:
+        raise KpruneError(
+            f"{test.name} has no right answers; name the column that has them (--label-column), "
+            "or compare with the dense model (--against)."
+        )
+    limits = [longest_input(tokenizer, model.config) for model in models]
+    return scorer_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
+
+
+def _require_kind(test: Test, kind: OutputKind, model: PreTrainedModel) -> None:
+    """Raise if the test is for another kind of model."""
+    if test.kind is None or test.kind == kind.name:
+        return
+    task = TASKS.get(test.name)
+    alternatives = [
+        row.name
+        for row in TASKS.values()
+        if task and row.kind == kind.name and (row.source, row.subset) == (task.source, task.subset)
+    ]
+    remedy = f"use the task {alternatives[0]}" if alternatives else "pass a model that was fine-tuned for it"
+    raise KpruneError(
+        f"the model is made for {kind.name} ({type(model).__name__}), and {test.name} for {test.kind}; {remedy}."
+    )
+
+
+def _require_comparable(kind: OutputKind, model: PreTrainedModel, against: PreTrainedModel) -> None:
+    """Raise if the two models' outputs on one input cannot be compared."""
+    other = kind_of(against)
+    if other.name != kind.name:
+        raise KpruneError(f"the models are of two kinds, {kind.name} and {other.name}; compare models of one kind.")
+    ours, theirs = model.config, against.config
+    if "classification" in kind.name and ours.id2label != theirs.id2label:
+        raise KpruneError(
+            f"the models' classes differ ({ours.id2label} and {theirs.id2label}); give both the same id2label."
+        )
+    if ours.vocab_size != theirs.vocab_size:
+        raise KpruneError(
+            f"the models' vocabularies have {ours.vocab_size} and {theirs.vocab_size} tokens, so they cannot share a "
+            "tokenizer; compare models with the same vocabulary."
+        )
+
+
+def _choose_metrics(test: Test, scorer: Scorer, model: PreTrainedModel) -> tuple[str, ...]:
+    """Names of the metrics to compute: the test's, or the scorer's default."""
+    if test.metrics and not scorer.metrics:
+        raise KpruneError(
+            f"{test.name} has no right answers, so {test.metrics[0]} cannot be computed; name the column that has them."
+        )
+    default = scorer.metrics[:2] if scorer.metrics[:1] in (("spearman",), ("answer-f1",)) else scorer.metrics[:1]
+    chosen = test.metrics or default
+    if (model.config.num_labels or 0) > 2:  # plain F1 is defined for two classes
+        chosen = tuple("macro-f1" if name == "f1" else name for name in chosen)
+    chosen = tuple(dict.fromkeys(chosen))  # figures and differences are matched by name
+    for name in chosen:
+        if metric_of(name).name not in scorer.metrics:
+            raise KpruneError(
+                f"the metric {name!r} does not suit the model and its labels; use {', '.join(scorer.metrics)}."
+            )
+    return chosen
