@@ -1,7 +1,8 @@
-"""What a checkpoint folder holds, from its config alone: no weight is read."""
+"""The contents of a checkpoint folder, read from its config alone, without weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,26 +10,36 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kprune.budget import total_flops
+from kprune.checkpoints.files import GRAPH_FILES
+from kprune.checkpoints.source import Source
 from kprune.errors import BadCheckpoint
-from kprune.record import Record, apply, dense_units, record_of
-from kprune.report import Shape
-from kprune.store import GRAPHS, Source
-from kprune.sublayer import find
+from kprune.models.pruned_shape import Record, apply, dense_units, record_of
+from kprune.models.sublayer import find
+from kprune.pruning.budgets import total_flops
 
 DEFAULT_LENGTH = 128.0
 
 
 @dataclass(frozen=True)
+class Shape:
+    """Units left in each layer, bottom to top, and units per layer of the dense model."""
+
+    heads: Sequence[int]
+    neurons: Sequence[int]
+    dense_heads: int
+    dense_neurons: int
+
+
+@dataclass(frozen=True)
 class Inspection:
-    """A checkpoint's shape and size, beside those of the dense model that it was made from."""
+    """A checkpoint's shape and size, and the size of the dense model."""
 
     model_type: str
     shape: Shape
     length: float
-    """Tokens of the input that FLOPs are counted for."""
+    """Tokens per input for which FLOPs are counted."""
     flops: tuple[float, float]
-    """Encoder FLOPs on one such input, dense and present."""
+    """Encoder FLOPs for one such input, dense and present."""
     parameters: tuple[int, int]
     """Dense and present."""
     bytes_on_disk: int
@@ -36,18 +47,18 @@ class Inspection:
 
 
 def inspect(folder: Path, length: float | None = None) -> Inspection:
-    """What a folder holds; FLOPs for inputs of `length` tokens, or else of the sample's mean length."""
+    """Shape and size of a checkpoint; FLOPs for `length` tokens, or else for the sample's mean length."""
     source = Source(folder)
-    if not any(source.encoder.glob("*.safetensors")) and any((source.encoder / name).is_file() for name in GRAPHS):
+    if not any(source.encoder.glob("*.safetensors")) and any((source.encoder / name).is_file() for name in GRAPH_FILES):
         raise BadCheckpoint(f"{folder} holds a graph, not a checkpoint; inspect the folder that it was exported from.")
     config = source.load_config()
     record = record_of(config)
     history = record["history"] if record else []
     if length is None:
         length = _mean_length(history)
-    kind = source.class_of(config)
-    dense_flops, dense_parameters, _ = _size(kind, config, None, length)
-    flops, parameters, units = _size(kind, config, record, length)
+    model_class = source.class_of(config)
+    dense_flops, dense_parameters, _ = _measure_size(model_class, config, None, length)
+    flops, parameters, units = _measure_size(model_class, config, record, length)
     dense = dense_units(config)
     return Inspection(
         model_type=config.model_type,
@@ -61,7 +72,7 @@ def inspect(folder: Path, length: float | None = None) -> Inspection:
 
 
 def _mean_length(history: list[dict[str, Any]]) -> float:
-    """The mean length of the last sample that the record tells of."""
+    """Mean length of the last sample in the history, or the default."""
     last = history[-1] if history else {}
     tokens, examples = last.get("tokens"), last.get("examples")
     if isinstance(tokens, int) and isinstance(examples, int) and tokens > 0 and examples > 0:
@@ -69,12 +80,12 @@ def _mean_length(history: list[dict[str, Any]]) -> float:
     return DEFAULT_LENGTH
 
 
-def _size(
-    kind: type[PreTrainedModel], config: PreTrainedConfig, record: Record | None, length: float
+def _measure_size(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, record: Record | None, length: float
 ) -> tuple[float, int, dict[str, list[int]]]:
-    """FLOPs, parameters and units per kind and layer of a model built without weights."""
+    """FLOPs, parameters and units per kind and layer, of a model built on the meta device."""
     with torch.device("meta"):
-        model: PreTrainedModel = kind._from_config(config)
+        model: PreTrainedModel = model_class._from_config(config)
     if record is not None:
         apply(record, model)
     sublayers = find(model)

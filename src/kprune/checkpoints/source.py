@@ -1,0 +1,249 @@
+"""A model folder: find it, check it, load it, copy its side files."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import huggingface_hub
+import torch
+import transformers
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+
+from kprune.checkpoints.files import PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
+from kprune.checkpoints.validation import require_same_shapes, tensor_shapes
+from kprune.errors import BadCheckpoint, KpruneError
+from kprune.models.families import family_of
+from kprune.models.pruned_shape import apply, record_of
+from kprune.runtime.memory import is_out_of_memory
+
+
+def fetch(name: str) -> Path:
+    """The local folder `name`, or else a download of the hub model `name`."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise BadCheckpoint(f"{name} is a file, not a model folder; pass the folder that holds config.json.")
+    wanted = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+    try:
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+    except HFValidationError as error:
+        raise BadCheckpoint(f"there is no folder {name}, and it is not a hub name either; check the path.") from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise BadCheckpoint(
+            f"there is no folder {name}, and the hub did not return a model of that name "
+            f"({type(error).__name__}); check the spelling and the network, or pass a folder."
+        ) from error
+
+
+class Source:
+    """A model folder, of transformers or of sentence-transformers.
+
+    In a sentence-transformers folder, the encoder may be in a subfolder.
+    """
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        self.folder = folder
+        self.name = name or folder.resolve().name
+        self.modules = self._read_modules()
+        encoders = [
+            entry["path"] for entry in self.modules if entry["type"].split(".")[-1] in ("Transformer", "MLMTransformer")
+        ]
+        self.encoder_path: str = encoders[0] if encoders else ""
+        if not (self.encoder / "config.json").is_file():
+            raise BadCheckpoint(f"{self.encoder} holds no model (no config.json); pass the folder of a checkpoint.")
+
+    @property
+    def encoder(self) -> Path:
+        """The folder with the encoder's config and weights."""
+        return self.folder / self.encoder_path
+
+    @property
+    def is_sentence_transformer(self) -> bool:
+        return bool(self.modules)
+
+    def _read_modules(self) -> list[dict[str, str]]:
+        """Entries of modules.json, whose paths must stay inside the folder."""
+        file = self.folder / "modules.json"
+        if not file.is_file():
+            return []
+        try:
+            entries = [{"path": str(e["path"]), "type": str(e["type"])} for e in json.loads(file.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BadCheckpoint(f"{file} is not a list of modules ({error}); restore it.") from error
+        root = self.folder.resolve()
+        for entry in entries:
+            if not (root / entry["path"]).resolve().is_relative_to(root):
+                raise BadCheckpoint(f"{file} names the folder {entry['path']!r}, which is outside its own; restore it.")
+        return entries
+
+    @property
+    def pooling(self) -> str:
+        """The pooling of the sentence-transformers folder; mean if it names none."""
+        for entry in self.modules:
+            if entry["type"].endswith("Pooling"):
+                config = _read_json(self.folder / entry["path"] / "config.json")
+                if "pooling_mode" in config:
+                    return str(config["pooling_mode"])
+                flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
+                modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
+                return "+".join(modes) or "mean"
+        return "mean"
+
+    @property
+    def max_length(self) -> int | None:
+        """The length at which sentence-transformers truncates; None if the folder sets none."""
+        length = _read_json(self.encoder / "sentence_bert_config.json").get("max_seq_length")
+        return length if isinstance(length, int) and length > 0 else None
+
+    def load_config(self) -> PreTrainedConfig:
+        with reading(self.encoder):
+            self._require_labels()
+            return cast(PreTrainedConfig, AutoConfig.from_pretrained(self.encoder, trust_remote_code=False))
+
+    def load(self) -> PreTrainedModel:
+        """The model in its stored dtype, with the head that its config names."""
+        config = self.load_config()
+        with reading(self.encoder):
+            family_of(config)  # raises for an unsupported family before any weight is read
+            record_of(config)
+            self._require_layers(config)
+            loader = self.class_of(config)
+            self._require_shapes(loader, config)
+            model, info = cast(
+                tuple[PreTrainedModel, dict[str, Any]],
+                loader.from_pretrained(self.encoder, use_safetensors=True, output_loading_info=True),
+            )
+        # Embedding models often have no pooler weights, and token pooling does not use them.
+        missing = sorted(name for name in info["missing_keys"] if ".pooler." not in f".{name}")
+        if missing:
+            raise BadCheckpoint(
+                f"{self.encoder} lacks weights of a {type(model).__name__}, first {missing[0]}; "
+                "random weights cannot be pruned: pass a fine-tuned checkpoint."
+            )
+        return model
+
+    def load_tokenizer(self) -> Any:
+        with reading(self.encoder):
+            return AutoTokenizer.from_pretrained(self.encoder, trust_remote_code=False)
+
+    def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """The model class that the config names, or the bare encoder's class."""
+        task = _read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction")
+        name = config.architectures[0] if config.architectures else ""
+        if not name or (self.is_sentence_transformer and task == "feature-extraction"):
+            return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
+        found = getattr(transformers, name, None)
+        if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+            raise BadCheckpoint(
+                f"{self.encoder} holds a {name!r}, which transformers does not have, and kprune runs no custom code; "
+                "pass a model of a transformers class."
+            )
+        return found
+
+    def copy_to(self, target: Path) -> None:
+        """Copy everything but the weights: tokenizer, labels, sentence-transformers modules."""
+        _copy_side_files(self.encoder, target / self.encoder_path)
+        if self.is_sentence_transformer:
+            _copy_side_files(self.folder, target)
+        for entry in self.modules:
+            if entry["path"] not in ("", self.encoder_path) and (self.folder / entry["path"]).is_dir():
+                shutil.copytree(
+                    self.folder / entry["path"],
+                    target / entry["path"],
+                    dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns(*PICKLE_PATTERNS),
+                )
+
+    def _require_layers(self, config: PreTrainedConfig) -> None:
+        """Raise if the config declares more layers than the weights hold, before any layer is built."""
+        layer = re.compile(rf"(?:^|\.){re.escape(family_of(config).layers)}\.(\d{{1,9}})\.")
+        shapes = self._shapes()
+        stored = {match[1] for match in map(layer.search, shapes) if match}
+        if shapes and config.num_hidden_layers > len(stored):
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json declares {config.num_hidden_layers} layers, and the weights hold "
+                f"{len(stored)}; restore the whole folder."
+            )
+
+    def _require_labels(self) -> None:
+        """Raise if the config declares more labels than any weight is wide, before transformers names each label."""
+        labels = _read_json(self.encoder / "config.json").get("num_labels")
+        widest = max(chain.from_iterable(self._shapes().values()), default=None)
+        if isinstance(labels, int) and widest is not None and labels > widest:
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json declares {labels} labels, and no weight is that wide; restore the folder."
+            )
+
+    def _require_shapes(self, loader: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+        """Raise if stored weights differ in shape from what the config declares, before they are read."""
+        record = record_of(config)
+        with torch.device("meta"):
+            skeleton = loader(config)
+        if record is not None:
+            apply(record, skeleton)
+        require_same_shapes(skeleton, self._shapes(), "config.json")
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the stored weights; empty if there are none."""
+        return tensor_shapes([file for file in self._weights_files() if file.is_file()])
+
+    def _weights_files(self) -> list[Path]:
+        """The files with the weights, which must be in the encoder's folder."""
+        if _read_json(self.encoder / "config.json").get("transformers_weights") is not None:
+            raise BadCheckpoint(
+                f"{self.encoder}/config.json names other weights (transformers_weights), and kprune reads only "
+                "model.safetensors; rename them."
+            )
+        index = self.encoder / "model.safetensors.index.json"
+        if (self.encoder / "model.safetensors").exists() or not index.exists():
+            return [self.encoder / "model.safetensors"]
+        names = _read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise BadCheckpoint(f"{index} has no map from weights to files; restore it.")
+        for name in names.values():
+            if not name.endswith(".safetensors") or Path(name).name != name:
+                raise BadCheckpoint(
+                    f"{index} names the file {name!r:.80}, which is not a safetensors file in the same folder; "
+                    "restore it."
+                )
+        return [self.encoder / name for name in sorted(set(names.values()))]
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn any error of transformers into one sentence that names the folder."""
+    try:
+        yield
+    except KpruneError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        # An unexpected value in a config can raise any exception in transformers.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no file or no object."""
+    try:
+        content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _copy_side_files(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix in SIDE_SUFFIXES and file.name not in REWRITTEN_FILES:
+            shutil.copyfile(file, target / file.name)

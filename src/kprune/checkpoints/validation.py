@@ -1,0 +1,64 @@
+"""Shapes in safetensors headers, compared with the shapes that a model expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+
+from kprune.errors import BadCheckpoint
+from kprune.models.families import family_of
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Tensor shapes by tensor name."""
+
+
+def tensor_shapes(files: Sequence[str | Path]) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors in safetensors files, read from the headers alone."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        if not str(file).endswith(".safetensors"):
+            raise BadCheckpoint(f"{file} is not a safetensors file; save the model again as safetensors.")
+        try:
+            with safe_open(file, framework="pt") as weights:
+                shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise BadCheckpoint(f"{file} cannot be read ({error}); copy or save the folder again.") from error
+    return shapes
+
+
+def require_same_layers(model: PreTrainedModel, files: Sequence[str | Path]) -> None:
+    """Raise if the layer weights in `files` differ from the model's in name or shape."""
+    shapes = tensor_shapes(files)
+    prefix = model.base_model_prefix + "."
+    layers = family_of(model.config).layers + "."
+    expected = {name.removeprefix(prefix) for name, _ in model.named_parameters()}
+    for name in shapes:
+        bare = name.removeprefix(prefix)
+        if bare.startswith(layers) and bare not in expected:
+            raise BadCheckpoint(
+                f"the weights hold {name}, which the pruning record removes: "
+                "the files of this folder do not belong together; restore the whole folder."
+            )
+    for name, _ in model.named_parameters():
+        if name.removeprefix(prefix).startswith(layers) and _shape_of(name, shapes, prefix) is None:
+            raise BadCheckpoint(f"{name} is missing from the weights; restore the whole folder.")
+    require_same_shapes(model, shapes, "the pruning record")
+
+
+def require_same_shapes(model: PreTrainedModel, shapes: Shapes, declared_by: str) -> None:
+    """Raise if a stored tensor and the model's parameter differ in shape; `declared_by` names the model's origin."""
+    for name, parameter in model.named_parameters():
+        stored = _shape_of(name, shapes, model.base_model_prefix + ".")
+        if stored is not None and stored != tuple(parameter.shape):
+            raise BadCheckpoint(
+                f"{name} has shape {stored} in the weights and {tuple(parameter.shape)} by {declared_by}: "
+                "the files of this folder do not belong together; restore the whole folder."
+            )
+
+
+def _shape_of(name: str, shapes: Shapes, prefix: str) -> tuple[int, ...] | None:
+    # A bare encoder has names without the prefix, a model with a head has it; each loads into the other.
+    return shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)

@@ -1,0 +1,1 @@
+"""Exported graphs, runtimes, timing and latency budgets."""

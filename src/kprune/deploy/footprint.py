@@ -1,0 +1,76 @@
+"""Load time, peak memory and disk size of a model in one runtime, measured in a new process."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from kprune.checkpoints.source import Source
+from kprune.deploy.graphs import graph_files
+from kprune.deploy.runtimes import RUNTIMES, Runtime
+from kprune.deploy.targets import start as start_graph
+from kprune.deploy.timing import random_inputs
+from kprune.runtime.devices import on_device, torch_threads
+from kprune.runtime.memory import peak_megabytes, reset_peak
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Load time and memory of a model in one runtime."""
+
+    model: str
+    runtime: str
+    load_seconds: float
+    peak_megabytes: float
+    """Growth of the process from before loading to the peak, on the largest of the shapes."""
+    disk_megabytes: float
+
+
+def measure_footprint(
+    name: str, source: Source, graph: Path | None, runtime: Runtime, shape: tuple[int, int], threads: int
+) -> Footprint:
+    """Load a model, or its exported graph, in a new process and run it once on inputs of (batch, length)."""
+    arguments = (str(source.folder), None if graph is None else str(graph), runtime.name, shape, threads)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        seconds, megabytes = pool.apply(_load_and_run, arguments)
+    files = source.encoder.glob("*.safetensors") if graph is None else graph_files(graph)
+    disk = sum(file.stat().st_size for file in files) / 1e6
+    return Footprint(name, runtime.name, seconds, megabytes, disk)
+
+
+def load_for_inference(source: Source, device: str) -> PreTrainedModel:
+    """A model as it is served; on a CPU in float32, since smaller types are slow there."""
+    model = source.load().eval()
+    return on_device(model.float() if device == "cpu" else model, device)
+
+
+def _load_and_run(
+    folder: str, graph: str | None, runtime: str, shape: tuple[int, int], threads: int
+) -> tuple[float, float]:
+    """Seconds to load a model, and megabytes for loading and one run; called in a new process."""
+    transformers.utils.logging.disable_progress_bar()
+    source = Source(Path(folder))
+    config = source.load_config()
+    # Imports are not part of the load time.
+    source.class_of(config)
+    importlib.import_module(RUNTIMES[runtime].package)
+    inputs = random_inputs(config, *shape, torch.device("cpu"))
+    with torch_threads(threads):
+        reset_peak()
+        before = peak_megabytes()
+        start = perf_counter()
+        if graph is not None:
+            run = start_graph(Path(graph), threads=threads)
+        else:
+            model = load_for_inference(source, "cpu")
+            run = RUNTIMES["torch"].start(model, random_inputs(model.config, 1, 8, model.device))
+        seconds = perf_counter() - start
+        run(inputs)
+    return seconds, peak_megabytes() - before

@@ -1,0 +1,64 @@
+"""Parts that the graphs of all targets share: inputs, outputs, and a torch model that runs a graph."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
+"""A model that is ready to run: inputs by name to outputs in the order of `output_names`."""
+
+
+def output_names(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[str]:
+    """Names of a model's outputs, in order; a bare encoder's pooler output is left out."""
+    with torch.no_grad():
+        outputs = model(**inputs, return_dict=True)
+    names = [name for name, value in outputs.items() if isinstance(value, Tensor)]
+    return [name for name in names if name != "pooler_output" or len(names) == 1]
+
+
+def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, Any]:
+    """The inputs that a graph reads, as numpy arrays; an input that is not given, such as segments, is zero."""
+    zeros = torch.zeros_like(inputs["input_ids"])
+    return {name: inputs.get(name, zeros).cpu().numpy() for name in names}
+
+
+def graph_files(path: Path) -> list[Path]:
+    """The files of an exported graph; OpenVINO keeps its weights in a second file."""
+    return [file for file in (path, path.with_suffix(".bin")) if file.is_file()]
+
+
+def served_model(model: PreTrainedModel, run: Run, outputs: list[str]) -> PreTrainedModel:
+    """A model of the same class and config whose forward pass calls `run`; its own weights are not used."""
+    served = copy.copy(model)
+
+    def forward(**inputs: Any) -> ModelOutput:
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+        return ModelOutput(zip(outputs, run(tensors), strict=True))
+
+    served.forward = forward
+    return served
+
+
+@contextmanager
+def silence_exporters() -> Iterator[None]:
+    """Suppress warnings and messages of the exporters, on which a user cannot act."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,157 @@
+"""ONNX: write a model as one file, and run it in ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
+from kprune.errors import KpruneError
+
+FILE = "model.onnx"
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+MAX_BYTES = 2**31
+"""Size limit of a protobuf message, and so of an ONNX file with its weights."""
+USAGE = """import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+run = lambda feed: session.run(None, feed)"""
+"""Code for the exported folder's README that defines `run`."""
+
+
+def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool) -> None:
+    """Write a model as an ONNX file; `inputs` are an example of what it reads."""
+    if not int8:
+        to_onnx(model, inputs, path)
+        return
+    with TemporaryDirectory(dir=path.parent) as folder:
+        float_file = Path(folder) / FILE
+        to_onnx(model, inputs, float_file)
+        quantize(float_file, path)
+
+
+def start(path: Path, threads: int | None) -> Run:
+    """An ONNX file, ready to run on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads:
+        options.intra_op_num_threads = threads
+    # Without this entry, int8 sums saturate on CPUs without VNNI.
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+
+    def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        return [torch.from_numpy(output) for output in session.run(None, numpy_inputs(inputs, names))]
+
+    return run
+
+
+class _TensorModel(nn.Module):
+    """A model whose inputs and outputs are tensors in a fixed order."""
+
+    def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
+        super().__init__()
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.model(**dict(zip(self.inputs, tensors, strict=True)), return_dict=True)
+        return tuple(outputs[name] for name in self.outputs)
+
+
+def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) -> None:
+    """Write a model as ONNX in float32, for any batch and length; `inputs` are an example of what it reads."""
+    import onnx
+
+    if 4 * model.num_parameters() >= MAX_BYTES:
+        raise KpruneError(
+            f"a model of {model.num_parameters():,} parameters exceeds the 2 GB that an ONNX file holds in float32; "
+            "run it in torch."
+        )
+    model = copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
+    model.set_attn_implementation("eager")  # sdpa adds operators that guard its softmax and cost time
+    inputs = {name: value.cpu() for name, value in inputs.items()}
+    outputs = output_names(model, inputs)
+    axes = {0: "batch", 1: "length"}
+    with silence_exporters():
+        program = torch.onnx.export(
+            _TensorModel(model, list(inputs), outputs),
+            tuple(inputs.values()),
+            dynamo=True,
+            dynamic_shapes={"tensors": tuple(dict(axes) for _ in inputs)},
+            input_names=list(inputs),
+            output_names=outputs,
+            verbose=False,
+        )
+    assert program is not None
+    graph = program.model_proto
+    add_bias_last(graph.graph)
+    onnx.checker.check_model(graph)
+    onnx.save(graph, path)
+
+
+def quantize(float_file: Path, path: Path) -> None:
+    """Write a float32 ONNX file with int8 weights.
+
+    ONNX Runtime quantizes activations while it runs, per tensor, so no sample is needed.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(float_file)
+    del model.graph.value_info[:]  # the quantizer fails on shapes that the exporter stores here
+    with silence_exporters():
+        quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def add_bias_last(graph: Any) -> None:
+    """Rewrite x + (f W + b) before a norm as (x + f W) + b, which ONNX Runtime runs faster on a CPU.
+
+    It fuses the first form with the norm into one operator that is several times slower than its parts. That cost
+    does not shrink with the number of units. The bias of an emptied sublayer is added without expanding it first.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    places = {name: place for place, node in enumerate(graph.node) for name in node.output}
+    readers = Counter(name for node in graph.node for name in node.input)
+    readers.update(each.name for each in graph.output)
+    vectors = {each.name for each in graph.initializer if len(each.dims) == 1}
+    for norm in graph.node:
+        total = makers.get(norm.input[0]) if norm.op_type == "LayerNormalization" else None
+        if total is None or total.op_type != "Add":
+            continue
+        for side in (0, 1):
+            term = makers.get(total.input[side])
+            has_one_reader = term is not None and readers[term.output[0]] == 1
+            if has_one_reader and _move_bias(total, side, term, vectors, places):
+                break
+    _remove_unused_expands(graph)
+
+
+def _move_bias(total: Any, side: int, term: Any, vectors: Iterable[str], places: Mapping[str, int]) -> bool:
+    """Move the bias out of one term of a sum; whether it was possible."""
+    bias = next((place for place, name in enumerate(term.input) if name in vectors), None)
+    if term.op_type == "Expand" and bias == 0:
+        total.input[side] = term.input[0]
+        return True
+    other = total.input[1 - side]
+    # The other term must be computed before the inner sum, which reads it now.
+    if term.op_type == "Add" and bias is not None and places.get(other, -1) < places[term.output[0]]:
+        term.input[bias], total.input[1 - side] = other, term.input[bias]
+        return True
+    return False
+
+
+def _remove_unused_expands(graph: Any) -> None:
+    used = {name for node in graph.node for name in node.input} | {each.name for each in graph.output}
+    for node in [node for node in graph.node if node.op_type == "Expand" and not used & set(node.output)]:
+        graph.node.remove(node)
