@@ -1,20 +1,27 @@
 """Prune fine-tuned transformers models without retraining them.
 
-Importing this package is all that `from_pretrained` needs to read a pruned checkpoint.
+`from_pretrained` reads a pruned checkpoint once this package is imported.
 """
 
-from kprune import plugin as _plugin  # noqa: F401  # registers itself with transformers
-from kprune.data import draw, read_lines, read_rows
+from kprune.checkpoints import hf_plugin as _hf_plugin  # noqa: F401  # registers itself with transformers
+from kprune.checkpoints.source import Source
+from kprune.checkpoints.writer import save
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.calibration import draw
+from kprune.data.readers import read_lines, read_rows
+from kprune.data.tasks import TASKS, Test, load_task, read_test
+from kprune.deploy.benchmark import Bench, Contender, bench
+from kprune.deploy.exporter import Exported, export
+from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
 from kprune.errors import KpruneError
-from kprune.evaluate import Evaluation, evaluate
-from kprune.export import Exported, export
-from kprune.latency import Latency, aim, measure_latency
-from kprune.prune import Pruner, prune
-from kprune.pruned import Progress, Pruned, Step
-from kprune.settings import CRITERIA, Settings
-from kprune.speed import Bench, Contender, bench
-from kprune.store import Source, save
-from kprune.tasks import TASKS, Test, load_task, read_test
+from kprune.evaluation.evaluator import Evaluation, evaluate
+from kprune.pruning.criteria import CRITERIA
+from kprune.pruning.progress import Progress
+from kprune.pruning.pruner import Pruner, prune
+from kprune.pruning.result import Pruned, Step
+
+Settings = PruneConfig
+"""The name of `PruneConfig` before version 0.2."""
 
 __all__ = [
     "CRITERIA",
@@ -26,8 +33,10 @@ __all__ = [
     "KpruneError",
     "Latency",
     "Progress",
+    "PruneConfig",
     "Pruned",
     "Pruner",
+    "RunConfig",
     "Settings",
     "Source",
     "Step",
@@ -43,5 +52,6 @@ __all__ = [
     "read_lines",
     "read_rows",
     "read_test",
+    "reduction_for_speedup",
     "save",
 ]

@@ -1,3 +1,3 @@
-from kprune.cli import main
+from kprune.cli.main import main
 
 main()

@@ -1,8 +1,8 @@
-"""Consoles, and bars on standard error for work that takes a while."""
+"""Consoles, and progress bars on standard error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kprune.pruned import Progress
+from kprune.pruning.progress import Progress
 
 out = Console()
 err = Console(stderr=True)
@@ -18,7 +18,7 @@ err = Console(stderr=True)
 
 @contextmanager
 def quiet(is_quiet: bool) -> Iterator[None]:
-    """Nothing is printed meanwhile, if so."""
+    """Silence both consoles inside the block if `is_quiet`."""
     before = out.quiet, err.quiet
     out.quiet = err.quiet = is_quiet
     try:
@@ -28,8 +28,8 @@ def quiet(is_quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(*, disable: bool = False) -> Iterator[Any]:
-    """A bar with the sublayer at hand, the last error after refit and the time left, to standard error."""
+def progress_bar(*, disable: bool = False) -> Iterator[Callable[[Progress], None]]:
+    """Yield a callback that updates a bar: current sublayer, last error after refit, time left."""
     columns = (
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
@@ -49,15 +49,15 @@ def progress_bar(*, disable: bool = False) -> Iterator[Any]:
 
 
 @contextmanager
-def counting_bar(total: int, done: int) -> Iterator[Any]:
-    """A bar over a grid's cells, with the last one's outcome, to standard error."""
+def counting_bar(total: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield a callback that counts finished runs of a grid and shows the last result."""
     columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TextColumn("{task.description}"))
     with Bar(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)
 
-        def count(line: dict[str, Any]) -> None:
-            figure = line.get("figures", [{"name": "failed", "value": float("nan")}])[0]
-            told = f"{line['task']} {line['method']} {line['reduction']:g}: {figure['name']} {figure['value']:.2f}"
-            bar.update(task, advance=1, description=told)
+        def count(run: dict[str, Any]) -> None:
+            figure = run.get("figures", [{"name": "failed", "value": float("nan")}])[0]
+            cell = f"{run['task']} {run['method']} {run['reduction']:g}"
+            bar.update(task, advance=1, description=f"{cell}: {figure['name']} {figure['value']:.2f}")
 
         yield count

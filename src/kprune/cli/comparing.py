@@ -1,0 +1,57 @@
+"""`kprune compare` and `kprune plot`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kprune.cli.options import json_option
+from kprune.errors import BadOptions
+from kprune.jobs.comparison import compare
+from kprune.jobs.grid import Grid, read_grid
+from kprune.jobs.results import open_cells, read_runs
+from kprune.report.bars import counting_bar, out
+from kprune.report.comparison_figures import plot_comparison
+
+
+@click.command("compare")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--grid", "grid_file", type=click.Path(path_type=Path), help="TOML file for what options do not set.")
+@click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it.")
+@click.option("--method", "methods", multiple=True, help="A method, or a variant such as 'kprune refit=no'.")
+@click.option("--reduction", "reductions", multiple=True, type=float)
+@click.option("--seed", "seeds", multiple=True, type=int)
+@click.option("--tokens", type=click.IntRange(min=1), help="Real tokens to sample.  [default: 25000]")
+@click.option("--data", help="Folder of the data sets' folders.  [default: the hub]")
+@click.option("--limit", type=click.IntRange(min=1), help="Validation rows, evenly spread.  [default: all]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tuple[str, ...], **options: Any) -> None:
+    """Run methods × tasks × reductions × seeds into RESULTS, one JSON line each; finished cells are not run again."""
+    chosen = read_grid(grid_file) if grid_file else {}
+    chosen |= {name: value for name, value in options.items() if value not in (None, ())}
+    if models:
+        chosen["models"] = {task: model for task, _, model in (each.partition("=") for each in models)}
+    if not all(chosen.get("models", {"": ""}).values()):
+        raise BadOptions("pass at least one --model TASK=MODEL.")
+    grid = Grid(**chosen)
+    total, left = len(grid.cells()), len(open_cells(grid, results))
+    with counting_bar(total, total - left) as count:
+        compare(grid, results, jobs=jobs, finished=count)
+    failed = [line for line in read_runs(results) if "error" in line]
+    out.print(f"{results}: {total} cells, {left} run now, {len(failed)} failed in all.")
+    for line in failed:
+        out.print(f"  {line['task']}, {line['method']}, {line['reduction']:g}: {line['error']}", highlight=False)
+
+
+@click.command("plot")
+@click.argument("results", type=click.Path(path_type=Path, exists=True))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@json_option
+def plot_command(results: Path, folder: Path, ending: str, as_json: bool) -> None:
+    """Draw the RESULTS of a comparison into FOLDER: pictures, and tables in Markdown."""
+    written = [str(path) for path in plot_comparison(results, folder, ending)]
+    click.echo(json.dumps(written)) if as_json else out.print("\n".join(written))

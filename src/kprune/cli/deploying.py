@@ -1,0 +1,122 @@
+"""`kprune bench` and `kprune export`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kprune.checkpoints.atomic import require_writable
+from kprune.checkpoints.source import Source, fetch
+from kprune.cli.options import (
+    data_options,
+    device_option,
+    json_option,
+    overwrite_option,
+    parse_shape,
+    require_picture,
+    short_names,
+    take_data_options,
+    test_split_option,
+)
+from kprune.deploy.benchmark import Contender, bench
+from kprune.deploy.runtimes import RUNTIMES
+from kprune.deploy.targets import TARGETS
+from kprune.errors import BadOptions
+from kprune.jobs.export_checkpoint import export_checkpoint
+from kprune.pruning.progress import Progress
+from kprune.report.bars import out, progress_bar
+from kprune.report.figures import draw_speed
+from kprune.report.summary import print_bench, print_evaluation
+
+
+@click.command("bench")
+@click.argument("model")
+@click.option("--against", multiple=True, help="Another model; the first is the reference of speed-ups.")
+@click.option("--shape", "shapes", multiple=True, metavar="BATCHxLENGTH", default=("32x128", "1x32"), show_default=True)
+@click.option(
+    "--runtime",
+    "runtimes",
+    multiple=True,
+    type=click.Choice(list(RUNTIMES)),
+    help="Where to run.  [default: torch, and onnxruntime and openvino if they are installed]",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]")
+@click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+@click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+@json_option
+def bench_command(
+    model: str,
+    against: tuple[str, ...],
+    shapes: tuple[str, ...],
+    runtimes: tuple[str, ...],
+    picture: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Time MODEL on your batch, length, runtime and threads; models to compare with take turns."""
+    if picture is not None:
+        require_picture(picture)
+    installed = [name for name, runtime in RUNTIMES.items() if runtime.is_installed and not runtime.compiles]
+    names = (model, *against)
+    contenders = [
+        Contender(short, Source(fetch(name), name=name)) for name, short in zip(names, short_names(names), strict=True)
+    ]
+    with progress_bar() as advance:
+        result = bench(
+            contenders,
+            shapes=[parse_shape(shape) for shape in shapes],
+            runtimes=runtimes or installed,
+            progress=lambda fraction, phase: advance(Progress(fraction, phase, None)),
+            **options,
+        )
+    if picture is not None:
+        draw_speed(result, picture)
+    click.echo(json.dumps(result.as_json())) if as_json else print_bench(result, out)
+
+
+@click.command("export")
+@click.argument("model")
+@click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)
+@click.option("--int8", is_flag=True, help="Quantise the weights; --task, --data or --text measure the cost.")
+@overwrite_option
+@data_options
+@device_option
+@json_option
+@test_split_option
+def export_command(
+    model: str,
+    out_folder: Path,
+    to: str,
+    int8: bool,
+    overwrite: bool,
+    device: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
+    data = take_data_options(options)
+    if device:
+        raise BadOptions("exported graphs run on the CPU; leave --device out.")
+    require_writable(out_folder, overwrite=overwrite)
+    source = Source(fetch(model), name=model)
+    exported, evaluation = export_checkpoint(
+        source, out_folder, data, to=to, int8=int8, overwrite=overwrite, show_progress=progress_bar
+    )
+    if as_json:
+        result = {**asdict(exported), "folder": str(exported.folder), "file": str(exported.file)}
+        click.echo(json.dumps({**result, "evaluation": evaluation.as_json() if evaluation else None}))
+        return
+    before, after = exported.bytes
+    out.print(
+        f"{exported.file}: {after / 1e6:.1f} MB ({before / 1e6:.1f} MB as safetensors); on {exported.texts} texts its "
+        f"outputs differ from torch's by at most {exported.difference:.2g}.",
+        highlight=False,
+    )
+    if evaluation is not None:
+        print_evaluation(evaluation, f"{to} int8" if int8 else to, "torch", out)

@@ -1,0 +1,37 @@
+"""`kprune evaluate`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from kprune.checkpoints.source import Source, fetch
+from kprune.cli.options import data_options, device_option, json_option, take_data_options, test_split_option
+from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
+from kprune.report.bars import out, progress_bar
+from kprune.report.summary import print_evaluation
+
+
+@click.command("evaluate")
+@click.argument("model")
+@click.option("--against", help="Compare with this model, such as the dense one.")
+@data_options
+@device_option
+@json_option
+@test_split_option
+def evaluate_command(model: str, against: str | None, as_json: bool, device: str | None, **options: Any) -> None:
+    """Test MODEL on a task or on your own data, with intervals; without labels, compare its outputs with another's."""
+    data = take_data_options(options)
+    data.require_one_source()
+    source = Source(fetch(model), name=model)
+    other = None if against is None else Source(fetch(against), name=against)
+    test = data.test(data.split)
+    result = evaluate_checkpoint(
+        source, test, against=other, max_length=data.max_length, device=device, show_progress=progress_bar
+    )
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+    else:
+        print_evaluation(result, source.name, against or "", out)

@@ -1,0 +1,136 @@
+"""Options that several commands share; those of a pruning run are generated from `PruneConfig` and `RunConfig`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kprune.config import PruneConfig, RunConfig, info_of, type_of
+from kprune.errors import BadOptions, KpruneError
+from kprune.evaluation.metrics import METRICS
+from kprune.jobs.data_options import DEFAULT_TOKENS, DataOptions
+from kprune.pruning.methods import CHOICES
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint or an exported folder."
+)
+
+
+def apply_options(command: Any, options: Sequence[Decorator]) -> Any:
+    """The command with options added, in their order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def data_options(command: Any) -> Any:
+    """Options for the texts and labels that a command reads, as `DataOptions` takes them."""
+    return apply_options(
+        command,
+        (
+            click.option("--text", type=click.Path(path_type=Path), help="Text file, one example per line."),
+            click.option("--task", help="One of `kprune tasks`, from the hub, or from the folder --data."),
+            click.option(
+                "--data",
+                "table",
+                help="JSONL, CSV, TSV or Parquet file, or a Hugging Face data set (name or folder); "
+                "with --task, the folder of the data sets' folders.",
+            ),
+            click.option(
+                "--column", "--text-column", "columns", multiple=True, help="Column with the text; twice for pairs."
+            ),
+            click.option("--label-column", "label", help="Column with the labels."),
+            click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
+            click.option("--subset", help="Configuration of the data set."),
+            click.option(
+                "--max-length", type=click.IntRange(min=8), help="Truncate inputs here.  [default: the model's limit]"
+            ),
+            click.option("--limit", type=click.IntRange(min=1), help="Test on this many rows, evenly spread."),
+        ),
+    )
+
+
+test_split_option = click.option(
+    "--split", help="Split of the data set to test on.  [default: the task's, or validation]"
+)
+tokens_option = click.option("--tokens", default=DEFAULT_TOKENS, show_default=True, help="Real tokens to sample.")
+
+
+def take_data_options(options: dict[str, Any]) -> DataOptions:
+    """Remove the data options from a command's options, and return them as one object."""
+    names = {each.name for each in fields(DataOptions)} & set(options)
+    return DataOptions(**{name: options.pop(name) for name in names})
+
+
+def config_options(
+    config: type,
+    *,
+    only: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Decorator:
+    """A decorator with one option per field of `PruneConfig` or `RunConfig`."""
+    chosen = [
+        _config_option(config, each, {each.name: each.default, **(defaults or {})}[each.name])
+        for each in fields(config)
+        if info_of(each).on_command_line and (only is None or each.name in only) and each.name not in exclude
+    ]
+    return lambda command: apply_options(command, chosen)
+
+
+def _config_option(config: type, each: Field[Any], default: Any) -> Decorator:
+    info, kind, flag = info_of(each), type_of(config, each.name), "--" + each.name.replace("_", "-")
+    text, settings = info.help, {"default": default, "show_default": default is not None}
+    if kind is bool:
+        return click.option(f"{flag}/--no-{each.name.replace('_', '-')}", help=text, **settings)
+    if config is PruneConfig and each.name in CHOICES:
+        values = CHOICES[each.name]
+        text += " " + "; ".join(f"{name}: {summary}" for name, summary in values.items()) + "."
+        return click.option(flag, type=click.Choice(list(values)), help=text, **settings)
+    if kind is Path:
+        kind = click.Path(path_type=Path)  # type: ignore[assignment]
+    return click.option(flag, type=kind, help=text, metavar=info.metavar, **settings)
+
+
+device_option = config_options(RunConfig, only=["device"])
+
+
+def take_config(config: type[Any], options: dict[str, Any], **others: Any) -> Any:
+    """Remove a configuration's options from a command's options, and return them as one object."""
+    names = {each.name for each in fields(config)} & set(options)
+    values = {name: options.pop(name) for name in names}
+    return config(**{name: value for name, value in values.items() if value is not None}, **others)
+
+
+def parse_shape(text: str) -> tuple[int, int]:
+    """Batch and length, from BATCHxLENGTH."""
+    batch, _, length = text.lower().replace("×", "x").partition("x")
+    if not (batch.isdecimal() and length.isdecimal() and int(batch) and int(length)):
+        raise BadOptions(f"the shape {text!r} is not BATCHxLENGTH; 32x128 means 32 texts of 128 tokens.")
+    return int(batch), int(length)
+
+
+def require_picture(path: Path) -> None:
+    """Raise, before any work, if a picture could not be drawn."""
+    if path.suffix not in (".png", ".svg") or not path.resolve().parent.is_dir():
+        raise BadOptions(f"{path} cannot be drawn; name a .png or .svg file in a folder that exists.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise KpruneError("a picture needs the extra: pip install 'kprune[plots]'.")
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, as many as it takes to tell them apart."""
+    for parts in range(1, 10):
+        short = ["/".join(Path(name).parts[-parts:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{name} ({number})" for number, name in enumerate(names, 1)]

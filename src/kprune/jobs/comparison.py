@@ -1,0 +1,134 @@
+"""Run a grid: the same models and samples for every method, one JSON line per finished cell.
+
+The results file is the only state: a run that is stopped or killed continues when it is started again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kprune.checkpoints.source import Source, fetch
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.tasks import task_named, thin
+from kprune.errors import KpruneError
+from kprune.jobs.data_options import DataOptions
+from kprune.jobs.grid import Cell, Grid, parse_method
+from kprune.jobs.preparation import Prepared, prepare
+from kprune.jobs.prune_checkpoint import State, prune_checkpoint
+from kprune.jobs.results import append_result, open_cells
+from kprune.runtime.memory import peak_megabytes, reset_peak
+
+
+def compare(
+    grid: Grid, path: Path, *, jobs: int = 1, finished: Callable[[dict[str, Any]], None] = lambda line: None
+) -> None:
+    """Run every cell that is not in the file yet; a cell that fails is recorded, and the next one runs."""
+    for task in grid.models:
+        task_named(task)
+    for method in grid.methods:
+        parse_method(method)
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in open_cells(grid, path):
+        groups.setdefault((cell.task, cell.seed), []).append(cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if jobs == 1:
+        for cells in groups.values():
+            for line in run_cells(grid, cells):
+                append_result(path, line)
+                finished(line)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_divide_threads, initargs=(jobs,)) as pool:
+        work = [(grid, cells, path) for cells in groups.values()]
+        for lines in pool.imap_unordered(_run_and_append, work):
+            for line in lines:
+                finished(line)
+
+
+def _divide_threads(jobs: int) -> None:
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+
+
+def _run_and_append(work: tuple[Grid, list[Cell], Path]) -> list[dict[str, Any]]:
+    grid, cells, path = work
+    lines = []
+    for line in run_cells(grid, cells):
+        append_result(path, line)  # at once, so that a kill loses nothing
+        lines.append(line)
+    return lines
+
+
+def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """Lines of cells of one task and seed, which share the model, the sample and the dense model's predictions."""
+    try:
+        prepared, run = prepare_task(grid, cells[0].task, cells[0].seed), RunConfig()
+        prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), {}), run)  # its sample serves all variants
+    except KpruneError as error:
+        yield from ({**asdict(cell), "error": str(error)} for cell in cells)
+        return
+    for cell in cells:
+        reset_peak()
+        try:
+            name, knobs = parse_method(cell.method)
+            state = prune_checkpoint(prepared, _config(prepared, cell, {"method": name, **knobs}), run)
+        except KpruneError as error:
+            yield {**asdict(cell), "error": str(error)}
+            continue
+        yield _line(cell, state)
+
+
+def prepare_task(grid: Grid, task: str, seed: int) -> Prepared:
+    """The model of a task with a sample of its training split and its test."""
+    source = Source(fetch(grid.models[task]))
+    data = DataOptions(task=task, table=grid.data, tokens=grid.tokens)
+    sample, test = data.sample_and_test(wants_test=True, seed=seed)
+    return prepare(
+        source,
+        sample,
+        thin(test, grid.limit) if test is not None else None,
+        PruneConfig(seed=seed),
+        tokens=grid.tokens,
+        with_labels=True,
+        in_float32=True,
+    )
+
+
+def _config(prepared: Prepared, cell: Cell, settings: dict[str, Any]) -> PruneConfig:
+    return PruneConfig(reduction=cell.reduction, seed=cell.seed, pooling=prepared.source.pooling, **settings)
+
+
+def _line(cell: Cell, state: State) -> dict[str, Any]:
+    pruned, evaluation = state.result, state.evaluation
+    assert evaluation is not None
+    return {
+        **asdict(cell),
+        **evaluation.as_json(),
+        "settings": pruned.config.as_json(),
+        "units": [step.units for step in pruned.steps],
+        "kept": [len(step.kept) for step in pruned.steps],
+        "flops": list(pruned.flops),
+        "parameters": list(pruned.parameters),
+        "prune_seconds": round(pruned.seconds, 2),
+        "peak_megabytes": round(peak_megabytes()),
+        "sample_tokens": pruned.tokens,
+        "commit": commit(),
+    }
+
+
+def commit() -> str:
+    """The version, and the commit if it runs from a repository."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f"{version('kprune')} {described.stdout.strip()}".strip()

@@ -1,0 +1,46 @@
+"""Evaluate a model folder, alone or against another one."""
+
+from __future__ import annotations
+
+from kprune.checkpoints.source import Source
+from kprune.data.tasks import Test
+from kprune.errors import KpruneError
+from kprune.evaluation.evaluator import Evaluation
+from kprune.jobs.preparation import Prepared, length_limit
+from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
+from kprune.runtime.devices import on_device
+
+
+def evaluate_checkpoint(
+    source: Source,
+    test: Test,
+    *,
+    against: Source | None = None,
+    max_length: int | None = None,
+    device: str | None = None,
+    show_progress: ShowProgress = no_progress,
+) -> Evaluation:
+    """The evaluation of a model folder on a test; `against` is another folder to compare with."""
+    if against is not None:
+        require_same_vocabulary(source, against)
+    model = on_device(source.load(), device)
+    limit = length_limit(source, max_length)
+    prepared = Prepared(source, model, source.load_tokenizer(), [], test, limit)
+    return evaluate_models(
+        model,
+        prepared,
+        test,
+        against=None if against is None else on_device(against.load(), device),
+        against_pooling=None if against is None else against.pooling,
+        show_progress=show_progress,
+    )
+
+
+def require_same_vocabulary(source: Source, other: Source) -> None:
+    """Raise if two models do not read the same tokens."""
+    ours, theirs = source.load_tokenizer().get_vocab(), other.load_tokenizer().get_vocab()
+    if ours != theirs:
+        raise KpruneError(
+            f"{source.name} and {other.name} have different tokenizers ({len(ours)} and {len(theirs)} tokens), "
+            "so the same text gives different tokens; compare models that share a tokenizer."
+        )

@@ -1,0 +1,66 @@
+"""Export a model folder to another runtime, and test what the graph answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from kprune.checkpoints.source import Source
+from kprune.data.calibration import python_documentation
+from kprune.data.tasks import Test
+from kprune.deploy.exporter import Exported, export
+from kprune.errors import BadOptions
+from kprune.evaluation.evaluator import Evaluation, check_compatible
+from kprune.jobs.data_options import DataOptions
+from kprune.jobs.preparation import Prepared, length_limit
+from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
+from kprune.models.outputs import QUESTION_ANSWERING, kind_of
+
+STOCK_TEXTS = 1000
+
+
+def export_checkpoint(
+    source: Source,
+    folder: Path,
+    data: DataOptions,
+    *,
+    to: str,
+    int8: bool,
+    overwrite: bool = False,
+    show_progress: ShowProgress = no_progress,
+) -> tuple[Exported, Evaluation | None]:
+    """Write the graph, check it against torch, and evaluate it against the model if there is a test."""
+    _require_consistent(data)
+    model = source.load()
+    test = _test(model, source, int8, data)
+    if test is not None:
+        check_compatible(model, source.load_tokenizer(), test, pooling=source.pooling)
+    exported = export(source, folder, to=to, int8=int8, overwrite=overwrite, model=model)
+    if test is None:
+        return exported, None
+    limit = length_limit(source, data.max_length)
+    prepared = Prepared(source, model, source.load_tokenizer(), [], test, limit)
+    graph = exported.model(model)
+    return exported, evaluate_models(graph, prepared, test, against=model, show_progress=show_progress)
+
+
+def _names_data(data: DataOptions) -> bool:
+    return bool(data.text or data.task or data.table)
+
+
+def _require_consistent(data: DataOptions) -> None:
+    if _names_data(data):
+        data.require_one_source()
+    elif any((data.columns, data.label, data.metrics, data.subset, data.limit, data.split)):
+        raise BadOptions("columns, labels, metrics, subsets, limits and splits belong to data; add --data.")
+
+
+def _test(model: PreTrainedModel, source: Source, int8: bool, data: DataOptions) -> Test | None:
+    """The test that the options name; for int8, which changes outputs, Python's documentation by default."""
+    if _names_data(data):
+        return data.test(data.split)
+    if not int8 or kind_of(model, pooling=source.pooling) is QUESTION_ANSWERING:  # which reads pairs of texts
+        return None
+    rows = [(text,) for text in python_documentation()[:STOCK_TEXTS]]
+    return Test("Python's documentation", None, rows, None)

@@ -1,0 +1,98 @@
+"""Load a model and its data: what all runs of a job share."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kprune.checkpoints.source import Source
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.calibration import draw, longest_input
+from kprune.data.labels import training_labels
+from kprune.data.tasks import EMBEDDING, Test
+from kprune.evaluation.evaluator import check_compatible
+from kprune.jobs.data_options import DEFAULT_TOKENS
+from kprune.models.families import family_of
+from kprune.models.outputs import Prediction, kind_of
+from kprune.pruning.pruner import Pruner
+from kprune.runtime.devices import on_device
+
+
+@dataclass
+class Prepared:
+    """A loaded model with its calibration batches and its test."""
+
+    source: Source
+    model: PreTrainedModel
+    tokenizer: Any
+    batches: list[dict[str, Tensor]]
+    test: Test | None
+    max_length: int
+    """Inputs of the test are truncated here."""
+    cached_predictions: dict[int, Prediction] = field(default_factory=dict)
+    """Outputs of the dense model on the test, computed once for all runs."""
+    _pruners: dict[PruneConfig, Pruner] = field(default_factory=dict)
+
+    def pruner(self, config: PruneConfig, run: RunConfig) -> Pruner:
+        """A pruner with these settings; all of them share the sample and the teacher's predictions."""
+        key = replace(config, reduction=0.0)
+        if key not in self._pruners:
+            if self._pruners:
+                first = next(iter(self._pruners.values()))
+                self._pruners[key] = first.with_config(
+                    **{each.name: getattr(config, each.name) for each in fields(config)}
+                )
+            else:
+                self._pruners[key] = Pruner(self.model, self.batches, config, run=run)
+        return self._pruners[key]
+
+
+def prepare(
+    source: Source,
+    sample: Test,
+    test: Test | None,
+    config: PruneConfig,
+    *,
+    tokens: int = DEFAULT_TOKENS,
+    max_length: int | None = None,
+    device: str | None = None,
+    with_labels: bool = False,
+    in_float32: bool = False,
+) -> Prepared:
+    """Load the model, check that it fits the test, and draw the calibration batches."""
+    family_of(source.load_config())  # an unsupported model is refused before its weights are read
+    model = on_device(source.load(), device)
+    if in_float32:
+        model = model.float()
+    tokenizer = source.load_tokenizer()
+    if test is not None:
+        check_compatible(model, tokenizer, test, pooling=source.pooling)
+    kind = kind_of(model, pooling=source.pooling)
+    rows = sample.rows
+    if kind.name == EMBEDDING:  # embeds one text at a time
+        rows = [(text,) for row in rows for text in row]
+    batches = draw(
+        rows,
+        tokenizer,
+        tokens=tokens,
+        max_length=length_limit(source, max_length, longest_input(tokenizer, model.config)),
+        seed=config.seed,
+        masked=kind.is_vocabulary,
+        labels=training_labels(sample, kind.name, model.config) if with_labels else None,
+    )
+    return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
+
+
+def length_limit(source: Source, *others: int | None) -> int:
+    """The length at which inputs are truncated: the smallest of all limits."""
+    return min(limit for limit in (source.max_length, *others, 10**9) if limit is not None)
+
+
+def float32_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model itself, or a float32 copy: half precision is slow and inexact on a CPU."""
+    return model if model.dtype == torch.float32 else copy.deepcopy(model).float()

@@ -1,0 +1,189 @@
+"""The whole job: load, sample, prune, further stages, test, save.
+
+The command line, `kprune compare`, the demo and the benchmarks all call `prune_checkpoint`. A stage takes the state and
+returns the next one; a new stage after pruning is one more function in the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from kprune.checkpoints.atomic import remove_leftovers, require_writable
+from kprune.checkpoints.writer import save
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.tasks import Test
+from kprune.evaluation.evaluator import Evaluation, evaluate
+from kprune.jobs.preparation import Prepared, float32_copy
+from kprune.models.outputs import Prediction
+from kprune.pruning.journal import FolderJournal, process_folder
+from kprune.pruning.progress import Progress
+from kprune.pruning.result import Pruned
+from kprune.runtime.distributed import all_true, rank
+
+Advance = Callable[[Progress], None]
+ShowProgress = Callable[[], AbstractContextManager[Advance]]
+"""Opens a progress bar for one phase of a job."""
+
+
+def no_progress() -> AbstractContextManager[Advance]:
+    return nullcontext(lambda progress: None)
+
+
+@dataclass(frozen=True)
+class State:
+    """A job between two stages."""
+
+    prepared: Prepared
+    config: PruneConfig
+    run: RunConfig = field(default_factory=RunConfig)
+    show_progress: ShowProgress = no_progress
+    pruned: Pruned | None = None
+    evaluation: Evaluation | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences for the model card and the terminal."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Further results of stages, as JSON."""
+    out: Path | None = None
+
+    @property
+    def result(self) -> Pruned:
+        """The pruned model, which the first stage makes."""
+        assert self.pruned is not None
+        return self.pruned
+
+
+Stage = Callable[[State], State]
+
+
+def prune_to_reduction(state: State) -> State:
+    """Remove the share of the budget that the configuration names."""
+    pruner = state.prepared.pruner(state.config, state.run)
+    with state.show_progress() as advance:
+        pruned = pruner.prune(state.config.reduction, checkpoint=state.run.checkpoint, progress=advance)
+    return replace(state, pruned=pruned)
+
+
+def test_result(state: State) -> State:
+    """Evaluate the pruned model against the dense one, if there is a test and no evaluation yet."""
+    test = state.prepared.test
+    if test is None or state.evaluation is not None or rank() > 0:
+        return state
+    return replace(state, evaluation=evaluate_against_dense(state, state.result.model, state.show_progress))
+
+
+test_result.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
+
+
+def evaluate_against_dense(state: State, model: PreTrainedModel, show_progress: ShowProgress) -> Evaluation:
+    """The evaluation of a model on the job's test, in float32, against the dense model."""
+    prepared = state.prepared
+    assert prepared.test is not None
+    return evaluate_models(
+        model,
+        prepared,
+        prepared.test,
+        against=prepared.model,
+        recalled=prepared.cached_predictions,
+        show_progress=show_progress,
+    )
+
+
+def evaluate_models(
+    model: PreTrainedModel,
+    prepared: Prepared,
+    test: Test,
+    *,
+    against: PreTrainedModel | None = None,
+    against_pooling: str | None = None,
+    recalled: dict[int, Prediction] | None = None,
+    show_progress: ShowProgress = no_progress,
+) -> Evaluation:
+    """An evaluation in float32, with progress."""
+    with show_progress() as advance:
+        return evaluate(
+            float32_copy(model),
+            prepared.tokenizer,
+            test,
+            against=None if against is None else float32_copy(against),
+            pooling=prepared.source.pooling,
+            against_pooling=against_pooling,
+            recalled=recalled,
+            max_length=prepared.max_length,
+            progress=lambda fraction: advance(Progress(fraction, test.name, None)),
+        )
+
+
+def save_to(out: Path, *, overwrite: bool) -> Stage:
+    """A stage that writes the pruned model to a folder; process 0 writes."""
+
+    def stage(state: State) -> State:
+        journal = _journal(state.run)
+        if rank() == 0:
+            save(
+                state.result,
+                out,
+                source=state.prepared.source,
+                overwrite=overwrite,
+                evaluation=state.evaluation,
+                note=" ".join(state.notes),
+                written=lambda staging: journal.add_result(staging, out) if journal else None,
+            )
+        if journal and state.run.checkpoint and all_true(True):  # the model is written
+            _remove_journal(journal, Path(state.run.checkpoint))
+        return replace(state, out=out)
+
+    return stage
+
+
+def prune_checkpoint(
+    prepared: Prepared,
+    config: PruneConfig,
+    run: RunConfig | None = None,
+    *,
+    prune: Stage = prune_to_reduction,
+    stages: Sequence[Stage] = (),
+    out: Path | None = None,
+    overwrite: bool = False,
+    show_progress: ShowProgress = no_progress,
+) -> State:
+    """Prune a prepared model, run the stages, test the result, and save it if `out` is given.
+
+    `prune` decides how much is removed: to a reduction, within a drop (`jobs.max_drop`) or to a speed-up
+    (`jobs.speedup`).
+    """
+    state = State(prepared, config, run or RunConfig(), show_progress)
+    saving = [save_to(out, overwrite=overwrite)] if out is not None else []
+    for stage in (prune, *stages, test_result, *saving):
+        state = stage(state)
+    return state
+
+
+def require_output(out: Path, run: RunConfig, *, overwrite: bool) -> bool:
+    """Check, before any work, that the output folder can be written; returns whether it may be replaced.
+
+    A run that was killed after it wrote `out`, and before it removed its journal, writes it again.
+    """
+    if rank() == 0:
+        remove_leftovers(out)
+    journal = _journal(run)
+    may_replace = all_true(rank() > 0 or (journal is not None and journal.has_written(out))) or overwrite
+    require_writable(out, overwrite=may_replace)
+    return may_replace
+
+
+def _journal(run: RunConfig) -> FolderJournal | None:
+    return FolderJournal(process_folder(run.checkpoint)) if run.checkpoint else None
+
+
+def _remove_journal(journal: FolderJournal, folder: Path) -> None:
+    """Delete the journal, every process its own part."""
+    journal.remove()
+    if all_true(True) and rank() == 0 and folder.exists():
+        with suppress(OSError):  # the folder has other files
+            folder.rmdir()

@@ -1,0 +1,1 @@
+"""Output for people: consoles, progress bars, terminal tables, figures and Markdown."""

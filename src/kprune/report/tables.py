@@ -1,0 +1,179 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from kprune.checkpoints.inspection import Shape
+from kprune.data.tasks import Task
+from kprune.deploy.benchmark import Bench, Timing
+from kprune.deploy.footprint import Footprint
+from kprune.evaluation.evaluator import Evaluation
+from kprune.evaluation.metrics import Difference, Figure
+from kprune.jobs.demo import BATCH, Demo
+from kprune.report.figures import BLUE, ORANGE
+
+
+def bar(left: int, total: int, width: int, colour: str) -> Text:
+    """Return a bar of `width` characters, filled to left / total in steps of an eighth."""
+    eighths = round(8 * width * left / total) if total else 0
+    if left and not eighths:
+        eighths = 1  # a sublayer that is not empty must not look empty
+    full, rest = divmod(eighths, 8)
+    filled = "█" * full + (chr(0x2590 - rest) if rest else "")
+    return Text(filled, style=colour) + Text("·" * (width - len(filled)), style="dim")
+
+
+def layers_table(shape: Shape, width: int = 24) -> Table:
+    """Return the units kept per layer as bars, top layer first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("layer", justify="right")
+    table.add_column(f"heads (of {shape.dense_heads})")
+    table.add_column("", justify="right")
+    table.add_column(f"neurons (of {shape.dense_neurons:,})")
+    table.add_column("", justify="right")
+    for layer in reversed(range(len(shape.heads))):
+        heads, neurons = shape.heads[layer], shape.neurons[layer]
+        table.add_row(
+            str(layer),
+            bar(heads, shape.dense_heads, width, BLUE),
+            str(heads),
+            bar(neurons, shape.dense_neurons, width, ORANGE),
+            f"{neurons:,}",
+        )
+    return table
+
+
+def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
+    """Return the figures with intervals; with `other`, also the differences and their p-values."""
+    title = f"{result.test}, {result.examples:,} examples, 95 % intervals"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=False)
+    if not other:
+        for figure in result.figures:
+            table.add_row(figure.name, name, _with_interval(figure))
+        return table
+    for ours, theirs, gap in zip(result.figures, result.against, result.differences, strict=True):
+        table.add_row(ours.name, other, _with_interval(theirs))
+        table.add_row("", name, _with_interval(ours))
+        table.add_row("", "difference", _with_interval(gap), _verdict(gap))
+    for figure in result.fidelity:
+        table.add_row(figure.name, f"with {other}", _with_interval(figure))
+    return table
+
+
+def _with_interval(figure: Figure | Difference) -> str:
+    sign = "+" if isinstance(figure, Difference) else ""
+    digits = 4 if figure.name in ("divergence", "squared-error") else 2  # other figures are percentages or perplexities
+    value, low, high = (round(number, digits) + 0.0 for number in (figure.value, figure.low, figure.high))  # no "-0.00"
+    return f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+
+
+def _verdict(gap: Difference) -> str:
+    if gap.p_value == 1.0 and not (gap.low or gap.high):
+        return "equal"
+    return f"p = {gap.p_value:.3f}: {'may be noise' if gap.is_noise else 'not noise'}"
+
+
+def speed_tables(result: Bench) -> list[Table]:
+    """Return one table of times per runtime and shape, and one of load time, memory and size."""
+    cases = dict.fromkeys((timing.runtime, timing.batch, timing.length) for timing in result.timings)
+    tables = [
+        _times_table(
+            f"{runtime}, batch {batch} × {length} tokens, {result.threads} threads",
+            [t for t in result.timings if (t.runtime, t.batch, t.length) == (runtime, batch, length)],
+        )
+        for runtime, batch, length in cases
+    ]
+    return [*tables, _footprints_table(result.footprints)] if result.footprints else tables
+
+
+def _times_table(title: str, timings: Iterable[Timing]) -> Table:
+    table = _bench_table(title, "model", "p50 ms", "p95 ms", "texts/s", "speed-up", "FLOPs ratio", "encoder, of ideal")
+    for timing in timings:
+        encoder = ""
+        if timing.encoder_speedup and timing.flops_ratio:
+            share = timing.encoder_speedup / timing.flops_ratio
+            encoder = f"{_ratio(timing.encoder_speedup)}, {share:.0%}"
+        table.add_row(
+            timing.model,
+            f"{timing.p50_ms:.1f}",
+            f"{timing.p95_ms:.1f}",
+            f"{timing.texts_per_second:.0f}",
+            _ratio(timing.speedup),
+            _ratio(timing.flops_ratio),
+            encoder,
+        )
+    return table
+
+
+def _footprints_table(footprints: Iterable[Footprint]) -> Table:
+    table = _bench_table("to load and hold", "model", "runtime", "load s", "peak MB", "disk MB")
+    for footprint in footprints:
+        table.add_row(
+            footprint.model,
+            footprint.runtime,
+            f"{footprint.load_seconds:.2f}",
+            f"{footprint.peak_megabytes:.0f}",
+            f"{footprint.disk_megabytes:.1f}",
+        )
+    return table
+
+
+def _bench_table(title: str, *headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("model", "runtime") else "right")
+    return table
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}×"
+
+
+def tasks_table(tasks: Iterable[Task]) -> Table:
+    """Return the benchmark tasks, one per row."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("task", "data", "columns", "for", "metrics"):
+        table.add_column(heading)
+    for task in tasks:
+        table.add_row(
+            task.name, f"{task.source} {task.subset}", ", ".join(task.texts), task.kind, ", ".join(task.metrics)
+        )
+    return table
+
+
+def demo_tables(demo: Demo) -> list[Table]:
+    """Return the demo's figures, dense and pruned, and the paragraphs that each model finds."""
+    return [_demo_figures(demo), _demo_answers(demo)]
+
+
+def _demo_figures(demo: Demo) -> Table:
+    table = Table(title="all-MiniLM-L6-v2, before and after", title_justify="left")
+    for heading in ("", "dense", "pruned", "ratio"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, (before, after), unit, form in (
+        ("encoder GFLOPs per text", demo.flops, 1e9, ".3f"),
+        ("million parameters", demo.parameters, 1e6, ".2f"),
+        ("megabytes on disk", demo.megabytes, 1.0, ".1f"),
+        (f"ms per batch of {BATCH}", demo.milliseconds, 1.0, ".1f"),
+    ):
+        table.add_row(name, f"{before / unit:{form}}", f"{after / unit:{form}}", f"{after / before:.2f}")
+    table.add_row("cosine to the dense embedding", "1", f"{demo.cosine:.3f}", "")
+    table.add_row("  of the worst twentieth", "1", f"{demo.worst_cosine:.3f}", "")
+    return table
+
+
+def _demo_answers(demo: Demo) -> Table:
+    table = Table(title="nearest of the held-out paragraphs", title_justify="left", show_lines=True)
+    for heading in ("question", "dense finds", "pruned finds"):
+        table.add_column(heading, ratio=1)
+    for row in demo.nearest:
+        table.add_row(*map(_shorten, row))
+    return table
+
+
+def _shorten(text: str, limit: int = 220) -> str:
+    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " …"
