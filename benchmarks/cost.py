@@ -1,21 +1,23 @@
-"""The cost of pruning, in units of one dense pass: time and peak memory, both sides in one run.
+"""Time and peak memory of pruning, with time in units of one dense pass.
 
     python benchmarks/cost.py --out benchmarks/results/cost.json
 
-T is one dense forward and mask-backward pass over the sample: every unit's gradient, none of the rest. Time is told as
-a multiple of T. A shared machine's speed changes within minutes, so the pass is made beside the run, a batch now and
-then as the run goes on, and both see the same weather; of three runs the median is told. (In the cases that are there
-for their memory: one run, and a pass after it.) Memory is what the process holds at its peak beyond the loaded model,
-beside the two streams, in a run of its own. Weights are random, which does not change the time; the sample has inputs
-of mixed length. Every case has a process of its own.
+T is one dense forward and mask-backward pass over the sample: the gradient of every unit's mask and no other gradient.
+Time is reported as a multiple of T. The speed of a shared machine changes within minutes. The dense pass is therefore
+made during the run, batch by batch, so that both meet the same conditions. The result is the median of three runs.
+(Cases that measure memory have one run, and a dense pass after it.)
 
-Two shares of a run are told beside: of the greedy removal that the criterion `compensated` rehearses, by the clock, and
-of what is no matrix product, by a profile of one more run.
+Memory is the peak of the process beyond the loaded model and the two streams, in a separate run. Weights are random,
+which does not change the time. The sample has inputs of mixed length. Every case runs in a separate process.
+
+Two shares of the run's time are reported too: greedy removal by the criterion `compensated`, by the clock, and time
+outside matrix products, by a profile of one more run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -32,18 +34,19 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
-from kprune import Progress, Pruned, compensate, prune
-from kprune.observe import masked
-from kprune.outputs import kind_of
-from kprune.prune import sample_for
-from kprune.sublayer import find
+from kprune import Progress, PruneConfig, Pruned, prune
+from kprune.maths import unit_statistics
+from kprune.models.hooks import masked
+from kprune.models.outputs import kind_of
+from kprune.models.sublayer import find
+from kprune.pruning.batching import sample_for
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
     "bert-base": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
 }
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "mkldnn_linear", "cholesky", "triangular", "solve")
-"""What operators are called that multiply matrices, or solve with them."""
+"""Parts of the names of operators that multiply matrices or solve linear systems."""
 
 
 LIMITS_IN_T = {("compensated", 6): 4.0, ("compensated", 12): 4.5, ("fisher", 6): 6.8, ("fisher", 12): 13.0}
@@ -88,11 +91,11 @@ def measure(
     def run(progress: Callable[[Progress], None] = lambda progress: None) -> Pruned:
         return prune(model, batches, reduction=reduction, criterion=criterion, progress=progress)
 
-    with stopwatch(compensate, "removal_costs") as greedy:
+    with stopwatch(unit_statistics, "removal_costs") as greedy:
         began = perf_counter()
         pruned = run()
         seconds = perf_counter() - began
-    peak = peak_megabytes()  # of the first run alone: later ones could only hide behind it
+    peak = peak_megabytes()  # of the first run only: later runs cannot lower it
     dense = DensePass(model, batches)
     timed = [beside(run, dense) for _ in range(repeat)] or [(seconds, dense.rest([]))]
     ratios = [run_seconds / dense_seconds for run_seconds, dense_seconds in timed]
@@ -116,7 +119,7 @@ def measure(
 
 @contextmanager
 def stopwatch(module: ModuleType, name: str) -> Iterator[list[float]]:
-    """The seconds of every call of a module's function."""
+    """Record the seconds of every call of a module's function."""
     function, spent = getattr(module, name), []
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +137,7 @@ def stopwatch(module: ModuleType, name: str) -> Iterator[list[float]]:
 
 
 def outside_products(run: Callable[[], object]) -> float:
-    """The share of a run's time that is spent in anything but matrix products, Python included."""
+    """Share of a run's time outside matrix products, including Python."""
     began = perf_counter()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         run()
@@ -148,16 +151,16 @@ def outside_products(run: Callable[[], object]) -> float:
 
 
 class DensePass:
-    """T: the plain model on our batches, with a mask of each example's own on every unit."""
+    """T: the plain model on the same batches, with one mask per example and unit."""
 
     def __init__(self, model: BertForSequenceClassification, batches: list[dict[str, torch.Tensor]]) -> None:
         self.model = model.requires_grad_(False)
-        self.batches = sample_for(model, kind_of(model), batches).batches
+        self.batches = sample_for(model, kind_of(model), batches, PruneConfig(refresh=1)).batches
         self.sublayers = find(model)
 
     @torch.enable_grad()
     def seconds(self, number: int) -> float:
-        """The time that one batch takes."""
+        """Seconds of one batch."""
         batch = self.batches[number]
         began = perf_counter()
         masks = {s: torch.ones(len(batch.example), 1, s.units, requires_grad=True) for s in self.sublayers}
@@ -168,12 +171,12 @@ class DensePass:
         return perf_counter() - began
 
     def rest(self, spent: list[float]) -> float:
-        """The time of the whole pass, of which some batches were made already."""
+        """Seconds of the whole pass, given the seconds of the batches already done."""
         return sum(spent) + sum(self.seconds(number) for number in range(len(spent), len(self.batches)))
 
 
 def beside(run: Callable[[Callable[[Progress], None]], object], dense: DensePass) -> tuple[float, float]:
-    """Seconds of a run, and of a dense pass that is made meanwhile, batch by batch as the run goes on."""
+    """Seconds of a run, and of a dense pass made during it, batch by batch."""
     spent: list[float] = []
 
     def keep_up(progress: Progress) -> None:
@@ -187,7 +190,7 @@ def beside(run: Callable[[Callable[[Progress], None]], object], dense: DensePass
 
 
 def is_over(line: dict[str, Any]) -> bool:
-    """Whether a case takes more than it may."""
+    """Whether a case exceeds a limit."""
     outside = line["share_outside_products"]
     return bool(
         line["run_in_T"] > LIMITS_IN_T.get((line["criterion"], line["layers"]), float("inf"))
@@ -206,17 +209,44 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+def run_case(checkout: Path, case: dict[str, Any]) -> dict[str, Any]:
+    """One case, measured by the cost.py of a checkout with that checkout's kprune."""
+    script = checkout / "benchmarks/cost.py"
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    command = [sys.executable, str(script), "--inner", json.dumps(case)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    line: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return line
+
+
+def ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """Time in T and memory above the model, relative to the other version's."""
+    names = ("run_in_T", "megabytes_above_model")
+    return {name: round(ours[name] / theirs[name], 3) for name in names}
+
+
 @click.command()
 @click.option("--criterion", default="compensated", show_default=True)
 @click.option("--reduction", default=0.6, show_default=True)
 @click.option("--case", "cases", type=int, multiple=True, help="Numbers of cases, from 0.  [default: all]")
-@click.option("--once", is_flag=True, help="One timed run of each case, not the median of three.")
+@click.option("--once", is_flag=True, help="Time each case once instead of three times.")
 @click.option("--out", type=click.Path(path_type=Path))
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A checkout of another version: its own cost.py measures each case in turn, and ratios are printed.",
+)
 @click.option("--inner", hidden=True)
 def main(
-    criterion: str, reduction: float, cases: tuple[int, ...], once: bool, out: Path | None, inner: str | None
+    criterion: str,
+    reduction: float,
+    cases: tuple[int, ...],
+    once: bool,
+    out: Path | None,
+    against: Path | None,
+    inner: str | None,
 ) -> None:
-    """Measure each case in a process of its own, and print its line."""
+    """Measure each case in a separate process, and print one JSON line per case."""
     if inner:
         click.echo(json.dumps(measure(**json.loads(inner))))
         return
@@ -224,10 +254,10 @@ def main(
     for number in cases or range(len(CASES)):
         case = {**CASES[number], "criterion": criterion, "reduction": reduction}
         case["repeat"] = min(case["repeat"], 1) if once else case["repeat"]
-        run = subprocess.run(
-            [sys.executable, __file__, "--inner", json.dumps(case)], capture_output=True, text=True, check=True
-        )
-        lines.append(json.loads(run.stdout.splitlines()[-1]))
+        lines.append(run_case(Path(__file__).parents[1], case))
+        if against is not None:
+            lines[-1]["against"] = run_case(against, case)
+            lines[-1]["ratios"] = ratios(lines[-1], lines[-1]["against"])
         click.echo(json.dumps(lines[-1]))
     over = [line for line in lines if is_over(line)]
     if out:

@@ -1,13 +1,12 @@
-"""What each criterion loses: metrics and fidelity to the dense model, on the same samples and test examples.
+"""Loss by criterion: metrics and fidelity to the dense model, on the same samples and test examples.
 
     python benchmarks/criteria.py benchmarks/results/criteria.jsonl --data DATA --model sst2=MODEL --model stsb=MODEL \
         --model squad=MODEL --model stsb-cosine=MODEL
 
-A grid of `kprune compare`, so it can be stopped and goes on where it was; `kprune plot` draws it. This script runs what
-is missing, and prints a table of every case and the two ratios to `released` that matter: of points of the metric lost,
-and of knowledge lost (KL divergence; squared error of a regression; squared distance of normalised embeddings).
-`--table` prints what is there and runs nothing. Seconds are not told here, because criteria share measurements between
-reductions: `benchmarks/cost.py` has them.
+The grid is one of `kprune compare`: a stopped run resumes, and `kprune plot` draws the results. The script runs the
+missing cells, then prints a table of all cases and two ratios to `released`: points of the metric lost, and knowledge
+lost (KL divergence; squared error of a regression; squared distance of normalised embeddings). `--table` only prints
+the existing results. Times are in `benchmarks/cost.py`, because criteria share measurements between reductions here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from typing import Any
 import click
 import transformers
 
-from kprune.compare import Grid, compare, read_runs
+from kprune.jobs.comparison import compare
+from kprune.jobs.grid import Grid
+from kprune.jobs.results import read_runs
 
 Line = dict[str, Any]
 CRITERIA = ("compensated", "fisher", "released", "paper")
@@ -29,7 +30,7 @@ BESIDE = "released"
 
 
 def lost_points(line: Line) -> float:
-    """Of the metric, in points of a hundred."""
+    """Points of the metric lost, on a scale of 100."""
     return -float(line["differences"][0]["value"])
 
 
@@ -55,7 +56,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def ratio(lines: Sequence[Line], name: str, value: Callable[[Line], float]) -> float:
-    """A criterion's mean loss over that of `released`, on the cases that both have."""
+    """A criterion's mean loss divided by that of `released`, on the cases that both have."""
     cases = {name: {(line["task"], line["seed"]): value(line) for line in lines if criterion(line) == name}}
     cases[BESIDE] = {(line["task"], line["seed"]): value(line) for line in lines if criterion(line) == BESIDE}
     shared = sorted(set(cases[name]) & set(cases[BESIDE]))
@@ -63,7 +64,7 @@ def ratio(lines: Sequence[Line], name: str, value: Callable[[Line], float]) -> f
 
 
 def show(lines: Sequence[Line]) -> None:
-    """Tables in Markdown."""
+    """Print both tables in Markdown."""
     click.echo("| task | removed | criterion | runs | points lost | knowledge lost |\n|---|---|---|---|---|---|")
     for task, reduction in sorted({(line["task"], line["reduction"]) for line in lines}):
         for name in CRITERIA:
@@ -96,9 +97,9 @@ def show(lines: Sequence[Line]) -> None:
 @click.option("--seed", "seeds", multiple=True, type=int, default=(0, 1, 2), show_default=True)
 @click.option("--tokens", default=10_000, show_default=True)
 @click.option("--limit", default=1_000, show_default=True, help="Test examples, evenly spread.")
-@click.option("--table", "is_told", is_flag=True, help="Only print what is there.")
+@click.option("--table", "is_told", is_flag=True, help="Print the existing results; run nothing.")
 def main(results: Path, models: tuple[str, ...], is_told: bool, **options: Any) -> None:
-    """Prune models by several criteria and print what each lost."""
+    """Prune models by several criteria and print the loss of each."""
     if not is_told:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()

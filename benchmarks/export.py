@@ -1,9 +1,9 @@
-"""Every family and kind of output as ONNX and OpenVINO, beside torch: the largest difference on 64 inputs.
+"""Largest difference between torch and ONNX or OpenVINO on 64 inputs, for every family and kind of output.
 
     python benchmarks/export.py --out benchmarks/results/export.json
 
-Small models from configs, pruned unevenly, with an emptied attention and an emptied feed-forward sublayer; the inputs
-are real sentences of mixed length, padded, of which real tokens only are compared.
+The models are small and built from configs. They are pruned unevenly, with one emptied attention and one emptied
+feed-forward sublayer. The inputs are padded real sentences of mixed length; only real tokens are compared.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from transformers import (
     PreTrainedModel,
 )
 
-from kprune.data import python_documentation
-from kprune.demo import embedded_model
-from kprune.export import difference
-from kprune.families import FAMILIES
-from kprune.graphs import output_names, start, to_onnx, to_openvino
-from kprune.sublayer import find, shrink
+from kprune.data.calibration import python_documentation
+from kprune.deploy.exporter import difference
+from kprune.deploy.graphs import output_names
+from kprune.deploy.onnx import to_onnx
+from kprune.deploy.openvino import to_openvino
+from kprune.deploy.targets import start
+from kprune.jobs.demo import embedded_model
+from kprune.models.families import announced_families
+from kprune.models.resize import shrink
+from kprune.models.sublayer import find
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "classification": (AutoModelForSequenceClassification, {"num_labels": 3}),
@@ -46,7 +50,7 @@ LIMIT = 1e-4
 
 
 def small_model(family: str, kind: str, vocabulary: int) -> PreTrainedModel:
-    """A model of three layers and weights of trained size, pruned unevenly."""
+    """A model of three layers with weights as large as trained ones, pruned unevenly."""
     loader, changes = KINDS[kind]
     names = {"dim": 48, "n_layers": 3, "n_heads": 4, "hidden_dim": 96}
     others = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
@@ -66,7 +70,7 @@ def small_model(family: str, kind: str, vocabulary: int) -> PreTrainedModel:
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path))
 def main(out: Path | None) -> None:
-    """Compare all, print a line each, and fail where a difference is too large."""
+    """Compare all cases, print one line per case, and fail if a difference exceeds the limit."""
     tokenizer = embedded_model().load_tokenizer()
     texts = python_documentation()[:64]
     encoded = [
@@ -74,7 +78,7 @@ def main(out: Path | None) -> None:
         for n in range(0, 64, 8)
     ]
     lines: list[dict[str, Any]] = []
-    for family in FAMILIES:
+    for family in announced_families():
         for kind in KINDS:
             model = small_model(family, kind, len(tokenizer))
             reads = ("input_ids", "attention_mask", "token_type_ids")[

@@ -1,10 +1,10 @@
-"""Fine-tune a base encoder for a task row: makes checkpoints to prune where no hub is reachable.
+"""Fine-tune a base encoder for a task row: makes checkpoints to prune without access to the hub.
 
     python benchmarks/finetune.py BASE OUT --task sst2 --data DATA --epochs 3
 
-The usual recipe: AdamW with weight decay 0.01, a linear warm-up over a tenth of the steps and a linear decay, gradients
-clipped at 1. The log, a JSON line every fifty steps and the validation figures at the end, is written beside the
-weights. Data and weights stay outside the repository.
+The recipe is the usual one: AdamW with weight decay 0.01, linear warm-up over a tenth of the steps, linear decay,
+gradients clipped at 1. The log is written next to the weights: a JSON line every fifty steps, and the validation
+figures at the end. Data and weights stay outside the repository.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from transformers import (
 )
 
 from kprune import evaluate, load_task
-from kprune.data import longest_input
-from kprune.exams import Blanks, encode
-from kprune.outputs import pool
-from kprune.sample import Example
-from kprune.squad import windows_of
-from kprune.store import fetch
-from kprune.tasks import TASKS, Task, Test
+from kprune.checkpoints.source import fetch
+from kprune.data.calibration import longest_input
+from kprune.data.tasks import TASKS, Task, Test
+from kprune.evaluation.scorers import MaskedTokenScorer, encode
+from kprune.evaluation.squad import windows_of
+from kprune.models.batches import Example
+from kprune.models.outputs import pool
 
 Made = tuple[PreTrainedModel, list[Example], Callable[[PreTrainedModel, dict[str, Tensor]], Tensor]]
-"""A model with a head, its training examples, and the loss of a batch of them."""
+"""A model with a head, its training examples, and the loss of a batch."""
 
 
 def classifier(task: Task, base: Path, tokenizer: Any, train: Test, length: int) -> Made:
@@ -78,11 +78,11 @@ def reader(task: Task, base: Path, tokenizer: Any, train: Test, length: int) -> 
 
 def filler(task: Task, base: Path, tokenizer: Any, train: Test, length: int) -> Made:
     model = AutoModelForMaskedLM.from_pretrained(base)
-    return model, Blanks(train, tokenizer, length).examples, lambda model, batch: model(**batch).loss
+    return model, MaskedTokenScorer(train, tokenizer, length).examples, lambda model, batch: model(**batch).loss
 
 
 def embedder(task: Task, base: Path, tokenizer: Any, train: Test, length: int) -> Made:
-    """Pairs lie side by side in a batch; their cosine is fitted to the score, brought to 0..1."""
+    """An embedding model; the texts of a pair are neighbours, and their cosine is fitted to the score (0..1)."""
     scores = [float(score) for score in train.references or ()]
     examples = []
     for row, score in zip(train.rows, scores, strict=True):
@@ -110,7 +110,7 @@ MAKERS = {
 def batches(
     examples: Sequence[Example], size: int, together: int, pad_id: int, seed: int
 ) -> Iterator[dict[str, Tensor]]:
-    """Batches without end, drawn anew each epoch; similar lengths meet; `together` neighbours are never parted."""
+    """Endless batches of similar lengths, shuffled each epoch; groups of `together` neighbours stay whole."""
     generator = random.Random(seed)
     units = [list(range(start, start + together)) for start in range(0, len(examples), together)]
     per_batch = max(1, size // together)

@@ -1,12 +1,12 @@
-"""Feed kprune damaged and hostile files, and see that it refuses them with a sentence, at once and in little memory.
+"""Feed damaged and hostile files to kprune, and check that it refuses them quickly and with little memory.
 
     python benchmarks/fuzz.py --cases 100000 --out benchmarks/results/fuzz.json
 
-Four targets: a pruned folder whose config.json has a mutated pruning record (or other mutated entries, or bytes), the
-weights' header and index beside it, tables and text files, and the files of a run's checkpoint. A case is well if it is
-accepted, or refused by a KpruneError. It is not if anything else is raised, if it takes longer than ten seconds, or if
-it needs more memory than twice what the honest file takes and a fixed room for the libraries: the process may not
-allocate more. Cases that are not well are printed, and kept with --keep.
+There are four targets: the config.json of a pruned folder (mutated pruning record, other entries or bytes), the header
+and index of its weights, tables and text files, and the journal files of a run. A case passes if kprune accepts the
+file, or refuses it with a KpruneError. A case fails if anything else is raised, if it takes longer than ten seconds, or
+if it needs too much memory. The limit is twice the size of the intact file plus a fixed allowance for the libraries.
+The process cannot allocate more. Failed cases are printed, and kept with --keep.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from pyarrow import parquet
 from transformers import BertConfig, BertForSequenceClassification
 
 from kprune import KpruneError, Pruned, prune
-from kprune.data import read_lines, read_rows
+from kprune.checkpoints.source import Source, reading
+from kprune.data.readers import read_lines, read_rows
 from kprune.errors import OutOfMemory
-from kprune.memory import is_out_of_memory
-from kprune.store import Source, reading
+from kprune.runtime.memory import is_out_of_memory
 
 ROOM = 32 * 2**20
-"""What libraries may take beside, for buffers of their own."""
+"""Bytes allowed for buffers of the libraries."""
 PATIENCE = 10
 NASTY: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 7, 2**20, 2**31 - 1, 2**31, 2**63, 10**30, -(2**63), 0.5, -0.0, 1e308, 1e-320),
@@ -54,21 +54,21 @@ NASTY: list[Any] = [
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads files, and how to damage them."""
+    """A reader of files, and a way to damage its files."""
 
     name: str
     honest: int
-    """Bytes of the files as they should be."""
+    """Bytes of the intact files."""
     damage: Callable[[random.Random], None]
     read: Callable[[], object]
 
 
 class TooSlow(BaseException):
-    """No library takes it for an error of its own."""
+    """Not an Exception, so that no library catches it."""
 
 
 def wants_memory(error: BaseException | None) -> bool:
-    """Whether an error comes of a lack of memory, whatever it was turned into."""
+    """Whether a lack of memory caused an error, directly or through other errors."""
     while error is not None:
         if is_out_of_memory(error) or isinstance(error, OutOfMemory):
             return True
@@ -77,7 +77,7 @@ def wants_memory(error: BaseException | None) -> bool:
 
 
 def outcome(target: Target) -> str:
-    """What became of a case: accepted, refused, or what went wrong."""
+    """Outcome of a case: accepted, refused, or a description of the failure."""
     began = perf_counter()
     try:
         with limited(target.honest):
@@ -94,7 +94,7 @@ def outcome(target: Target) -> str:
 
 
 def require_limits() -> None:
-    """See that the limits hold: a reader that takes much memory, or time, must come out as one that is not well."""
+    """Check the limits themselves: a reader that uses too much memory or time must fail."""
 
     def greedy() -> None:
         with reading(Path("greedy")):
@@ -115,7 +115,7 @@ def nasty(dice: random.Random) -> Any:
 
 
 def mutated(value: Any, dice: random.Random) -> Any:
-    """A copy of a JSON value, changed in one place or a few."""
+    """A copy of a JSON value, changed in one to three places."""
     value = json.loads(json.dumps(value))
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         nodes = list(places(value))
@@ -146,7 +146,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutated_bytes(content: bytes, dice: random.Random) -> bytes:
-    """A copy with bytes changed, lost, doubled, or cut off."""
+    """A copy with bytes changed, deleted, inserted, repeated or cut off."""
     changed = bytearray(content)
     for _ in range(dice.choice((1, 1, 2, 4, 16))):
         at = dice.randrange(len(changed) + 1)
@@ -171,7 +171,7 @@ def mutated_bytes(content: bytes, dice: random.Random) -> bytes:
 
 @contextmanager
 def limited(honest: int) -> Iterator[None]:
-    """Within, the process may allocate no more than twice the honest need and the room, nor take long."""
+    """Limit memory, to twice the intact size plus the allowance, and time within the context."""
 
     def stop(number: int, frame: Any) -> None:
         raise TooSlow(f"took more than {PATIENCE} seconds")
@@ -202,7 +202,7 @@ def model_and_batches() -> tuple[BertForSequenceClassification, list[dict[str, t
 
 
 def run_in(folder: Path) -> Pruned:
-    """A run that keeps its sublayers in a folder, or goes on from there."""
+    """A run with its journal in a folder, new or resumed."""
     return prune(*model_and_batches(), reduction=0.6, ridge=1e-4, align=1, checkpoint=folder)
 
 
@@ -287,15 +287,13 @@ def targets(place: Path) -> list[Target]:
 
 
 @click.command()
-@click.option("--cases", default=100_000, show_default=True, help="Of records and of tables; a fiftieth of the others.")
+@click.option("--cases", default=100_000, show_default=True, help="Of records and of tables; others: a fiftieth.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--target", "names", multiple=True, help="[default: all]")
-@click.option(
-    "--keep", type=click.Path(path_type=Path), help="Copy the files of cases that are not well to this folder."
-)
+@click.option("--keep", type=click.Path(path_type=Path), help="Copy the files of failed cases to this folder.")
 @click.option("--out", type=click.Path(path_type=Path))
 def main(cases: int, seed: int, names: tuple[str, ...], keep: Path | None, out: Path | None) -> None:
-    """Count what is accepted, refused, and not well."""
+    """Count accepted, refused and failed cases."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -304,7 +302,7 @@ def main(cases: int, seed: int, names: tuple[str, ...], keep: Path | None, out: 
     require_limits()
     everything = targets(place)
     for target in everything:
-        target.read()  # honest files are accepted, or this is no test
+        target.read()  # intact files must be accepted
     for target in everything:
         if names and target.name not in names:
             continue

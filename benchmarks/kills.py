@@ -1,10 +1,10 @@
-"""Kill `kprune prune --checkpoint` at random moments, start it again, and hold what comes out against a clean run.
+"""Kill `kprune prune --checkpoint` at random moments, restart it, and compare the result with an uninterrupted run.
 
     python benchmarks/kills.py --kills 50 --out benchmarks/results/kills.json
 
-Two models take turns, a tiny classifier and all-MiniLM-L6-v2. A command is killed (-9) at a moment drawn evenly over
-the time that a clean run takes, and started again; after a few kills it is left to end by itself. Then its weights must
-equal the clean run's bit for bit, and nothing may be left beside them.
+A tiny classifier and all-MiniLM-L6-v2 take turns. A command is killed (-9) at a moment drawn uniformly over the time of
+an uninterrupted run, and started again. After a few kills it runs to its end. Its weights must then equal those of the
+uninterrupted run bit for bit, and no other files may remain.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
-from kprune.data import python_documentation
-from kprune.demo import embedded_model
+from kprune.data.calibration import python_documentation
+from kprune.jobs.demo import embedded_model
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def digest(folder: Path) -> str:
-    """Of the weights in a checkpoint folder."""
+    """Hash of the weights in a checkpoint folder."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
@@ -61,11 +61,11 @@ def command(model: Path, text: Path, tokens: int, criterion: str) -> list[str]:
 
 @click.command()
 @click.option("--kills", default=50, show_default=True)
-@click.option("--most", default=4, show_default=True, help="Kills of one run, which then is left to end.")
+@click.option("--most", default=4, show_default=True, help="Kills of one run before it runs to its end.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path))
 def main(kills: int, most: int, seed: int, out: Path | None) -> None:
-    """Count kills, and what they broke."""
+    """Count kills, and runs with a wrong result."""
     generator = random.Random(seed)
     place = Path(tempfile.mkdtemp(prefix="kills-"))
     text = place / "text.txt"
@@ -100,7 +100,7 @@ def main(kills: int, most: int, seed: int, out: Path | None) -> None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 killed += 1
-                # Killed with all done but its last words, a run would find OUT taken.
+                # The run was complete but for its last message; a restart would find that OUT exists.
                 is_over = (room / "out").exists() and not (room / "kept").exists()
         left = sorted(path.name for path in room.iterdir())
         line = {"case": name, "kills": killed, "equal": digest(room / "out") == expected, "left": left}

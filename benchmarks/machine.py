@@ -1,4 +1,4 @@
-"""Where and by what a figure was made."""
+"""Provenance of a result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import transformers
 
 
 def provenance() -> dict[str, str]:
-    """Command, commit and machine, for the record of a result."""
+    """Command, commit and machine that made a result."""
     root = Path(__file__).parent
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
     ).stdout.strip()
-    arguments = [re.sub(r"[^= ]*/", "", arg) for arg in sys.argv[1:]]  # no machine's paths
+    arguments = [re.sub(r"[^= ]*/", "", arg) for arg in sys.argv[1:]]  # without this machine's paths
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
         "commit": commit,

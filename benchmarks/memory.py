@@ -1,11 +1,11 @@
-"""Peak memory of pruning, streams in memory against streams on a disk, each in a process of its own.
+"""Peak memory of pruning, with streams in memory and with streams on a disk, each in a separate process.
 
     python benchmarks/memory.py --out benchmarks/results/memory.json
 
-The shape is that of BERT-large: 24 layers, 1,024 wide, 4,096 neurons, with random weights, which do not change what is
-allocated. What is told is what the process holds at its peak beyond the loaded model: the student, which is a copy of
-it, statistics, activations, and the streams where they are in memory. `--tokens` may be given more than once; a line's
-slope tells what each token costs.
+The shape is that of BERT-large: 24 layers, 1,024 wide, 4,096 neurons. Weights are random, which does not change the
+allocations. The result is the peak of the process beyond the loaded model: the student (a copy of the model),
+statistics, activations, and the streams if they are in memory. Pass `--tokens` more than once to get the cost per token
+from the slope.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHAPE: dict[str, Any] = {"hidden_size": 1024, "num_attention_heads": 16, "interm
 
 
 def measure(layers: int, tokens: int, length: int, reduction: float, offload: str | None) -> dict[str, Any]:
-    """One run, in this process."""
+    """Peak memory of one run, in this process."""
     torch.manual_seed(0)
     model = BertForSequenceClassification(BertConfig(vocab_size=2000, num_hidden_layers=layers, **SHAPE)).eval()
     for parameter in model.parameters():  # touch every page: an untouched weight is not in memory yet
@@ -50,18 +50,18 @@ def measure(layers: int, tokens: int, length: int, reduction: float, offload: st
 @click.command()
 @click.option("--layers", default=24, show_default=True)
 @click.option("--tokens", "tokens", type=int, multiple=True, default=(4_000, 12_000), show_default=True)
-@click.option("--length", default=32, show_default=True, help="Of inputs, on average.")
+@click.option("--length", default=32, show_default=True, help="Mean length of the inputs.")
 @click.option("--reduction", default=0.9, show_default=True)
 @click.option("--streams", type=click.Choice(["both", "disk"]), default="both", show_default=True)
 @click.option(
-    "--place", type=click.Path(path_type=Path), help="Folder on a disk.  [default: the system's for such files]"
+    "--place", type=click.Path(path_type=Path), help="Folder on a disk.  [default: the system's temporary folder]"
 )
 @click.option("--out", type=click.Path(path_type=Path))
 @click.option("--inner", hidden=True)
 def main(
     tokens: tuple[int, ...], streams: str, place: Path | None, out: Path | None, inner: str | None, **case: Any
 ) -> None:
-    """Print the peak of each case."""
+    """Print the peak memory of each case."""
     if inner:
         click.echo(json.dumps(measure(**json.loads(inner))))
         return

@@ -1,10 +1,10 @@
-"""One process against two, one thread each: how much sooner a run ends that shares its sample.
+"""Speed-up of two processes over one, with one thread each.
 
     python benchmarks/scaling.py --out benchmarks/results/scaling.json
 
-A model of all-MiniLM-L6-v2's shape with random weights, which do not change the time, and a sample of mixed lengths.
-Runs of one process and of two take turns; the ratio is of their medians. All must keep the same units, though with
-random weights many are worth nearly the same.
+The model has the shape of all-MiniLM-L6-v2 and random weights, which do not change the time. The sample has mixed
+lengths. Runs of one process and of two take turns, and the result is the ratio of their medians. All runs must keep the
+same units, although many units have nearly equal scores with random weights.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification
 
 from kprune import prune
-from kprune.ranks import joined, rank
+from kprune.runtime.distributed import process_group, rank
 
 
 def run(layers: int, tokens: int, criterion: str) -> None:
-    """Prune in this process, with others if there are any; the first one tells how long it took."""
+    """Prune in this process group; rank 0 prints the seconds and the kept units."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = BertForSequenceClassification(BertConfig(vocab_size=2000, num_hidden_layers=layers, **SHAPES["minilm"]))
     batches = batches_of(tokens, 32)
-    with joined():
+    with process_group():
         began = perf_counter()
         pruned = prune(model, batches, reduction=0.6, criterion=criterion)
         if rank() == 0:
@@ -43,7 +43,7 @@ def run(layers: int, tokens: int, criterion: str) -> None:
 
 
 def started(processes: int, case: dict[str, Any]) -> dict[str, Any]:
-    """What a run of several processes told."""
+    """Output of a run with several processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
         [sys.executable, *launcher, __file__, "--inner", json.dumps(case)],
@@ -52,8 +52,8 @@ def started(processes: int, case: dict[str, Any]) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 @click.command()
@@ -64,7 +64,7 @@ def started(processes: int, case: dict[str, Any]) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path))
 @click.option("--inner", hidden=True)
 def main(inner: str | None, repeats: int, out: Path | None, **case: Any) -> None:
-    """Print the seconds of both, and their ratio."""
+    """Print the seconds of both, and their ratio; fail if it is below 1.7 or if the units differ."""
     if inner:
         run(**json.loads(inner))
         return
@@ -72,16 +72,16 @@ def main(inner: str | None, repeats: int, out: Path | None, **case: Any) -> None
     kept: list[set[tuple[int, int]]] = []
     for _ in range(repeats):
         for processes, found in seconds.items():
-            told = started(processes, case)
-            found.append(round(told["seconds"], 2))
-            kept.append({(place, unit) for place, units in enumerate(told["kept"]) for unit in units})
+            result = started(processes, case)
+            found.append(round(result["seconds"], 2))
+            kept.append({(place, unit) for place, units in enumerate(result["kept"]) for unit in units})
             click.echo(f"{processes} processes: {found[-1]} s")
     same = len(set.intersection(*kept)) / len(kept[0])
     ratio = round(median(seconds[1]) / median(seconds[2]), 3)
     click.echo(f"{ratio} times as fast, {same:.3%} of the units that stay are the same")
     if out:
-        told = {**case, "seconds": seconds, "ratio": ratio, "least": 1.7, "same_units": same}
-        out.write_text(json.dumps({**told, **provenance()}, indent=1) + "\n")
+        result = {**case, "seconds": seconds, "ratio": ratio, "least": 1.7, "same_units": same}
+        out.write_text(json.dumps({**result, **provenance()}, indent=1) + "\n")
     if same < 1:
         raise click.ClickException(f"only {same:.3%} of the units that stay are the same.")
     if ratio < 1.7:

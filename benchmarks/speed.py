@@ -1,19 +1,19 @@
-"""Speed-ups beside FLOPs ratios, and asked ones beside measured ones, both sides in one run.
+"""Measured speed-ups compared with FLOPs ratios, and with requested speed-ups.
 
     python benchmarks/speed.py --out benchmarks/results/speed.json
 
-Shapes: BERT-base's and MiniLM's, with random weights (which do not change the time) and 80 % of the FLOPs removed from
-sublayers that differ in importance, with neurons by 16 and by 1. Each is timed beside its dense model by
-`kprune.bench`.
-The encoder's share of the ideal is its speed-up, embeddings and head left out, over the FLOPs ratio.
+FLOPs ratios: models of the shapes of BERT-base and MiniLM with random weights, which do not change the time. 80 % of
+the FLOPs are removed from sublayers of uneven importance, with neurons by 16 and by 1. `kprune.bench` times each with
+its dense model. The encoder's share of the ideal is its speed-up, without embeddings and head, divided by the FLOPs
+ratio.
 
-Speed-ups asked for: all-MiniLM-L6-v2 pruned on Python's documentation with a budget of milliseconds.
+Requested speed-ups: all-MiniLM-L6-v2, pruned on Python's documentation with a budget of milliseconds.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,17 +23,16 @@ import torch
 from machine import provenance
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from kprune import Contender, Pruner, Source, aim, bench, draw, measure_latency
-from kprune.budget import FLOPS
-from kprune.data import python_documentation
-from kprune.demo import embedded_model
-from kprune.latency import measured_speedup
-from kprune.prune import group_sizes
-from kprune.record import describe
-from kprune.search import search_groups
-from kprune.settings import settings_for
-from kprune.shapes import reshaped
-from kprune.sublayer import find
+from kprune import Contender, PruneConfig, Pruner, Source, aim, bench, draw, measure_latency
+from kprune.data.calibration import python_documentation
+from kprune.deploy.latency import measured_speedup
+from kprune.deploy.shape_variants import reshaped
+from kprune.jobs.demo import embedded_model
+from kprune.maths.selection import select_groups
+from kprune.models.pruned_shape import describe
+from kprune.models.sublayer import find
+from kprune.pruning.budgets import FLOPS
+from kprune.pruning.run import group_sizes
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
@@ -46,7 +45,7 @@ REDUCTION = 0.8
 
 
 def uneven(model: PreTrainedModel, align: int) -> PreTrainedModel:
-    """A copy without 80 % of its FLOPs, as a search leaves it where sublayers differ in importance."""
+    """A copy without 80 % of its FLOPs, as a search leaves it if sublayers differ in importance."""
     generator = torch.Generator().manual_seed(0)
     sublayers = find(model)
     prices = [FLOPS.price(sublayer, 128.0) for sublayer in sublayers]
@@ -54,26 +53,15 @@ def uneven(model: PreTrainedModel, align: int) -> PreTrainedModel:
     for sublayer in sublayers:
         importance = 0.9 + 0.2 * torch.rand((), generator=generator, dtype=torch.float64)
         scores.append(importance * torch.rand(sublayer.units, generator=generator, dtype=torch.float64))
-    plain = settings_for(
-        reduction=REDUCTION,
-        criterion="fisher",
-        temperature=2.0,
-        rep_weight=None,
-        head_weight=None,
-        ridge=None,
-        pooling="mean",
-        seed=0,
-        head_width=1,
-    )
-    sizes = group_sizes(sublayers, replace(plain, align=align))
+    sizes = group_sizes(sublayers, PruneConfig(align=align))
     budget = (1.0 - REDUCTION) * sum(float(price[-1]) for price in prices)
-    masks = search_groups(scores, prices, sizes, budget)
+    masks = select_groups(scores, prices, sizes, budget)
     kept = {(s.index, s.kind): int(mask.sum()) for s, mask in zip(sublayers, masks, strict=True)}
     return reshaped(model, lambda sublayer: kept[sublayer.index, sublayer.kind])
 
 
 def side_by_side(shape: str, runtimes: list[str], seconds: float) -> dict[str, Any]:
-    """One shape's times, aligned and not, beside the dense model's."""
+    """Times of one shape: aligned, not aligned and dense."""
     torch.manual_seed(0)
     config = BertConfig(vocab_size=30522, num_attention_heads=12, **SHAPES[shape])
     dense = BertForSequenceClassification(config).eval()
@@ -91,7 +79,7 @@ def side_by_side(shape: str, runtimes: list[str], seconds: float) -> dict[str, A
 
 
 def asked_and_measured(runtime: str, speedups: tuple[float, ...]) -> list[dict[str, Any]]:
-    """A real model pruned to speed-ups, and what it reaches."""
+    """Prune a real model to requested speed-ups, and measure those reached."""
     source = embedded_model()
     model = source.load().float()
     rows = [(text,) for text in python_documentation()]
@@ -125,7 +113,7 @@ def main(
     asked: tuple[float, ...],
     out: Path | None,
 ) -> None:
-    """Measure, print a line per model, write JSON, and fail where a limit is missed."""
+    """Measure, print a line per model, write JSON, and fail if a limit is missed."""
     lines, missed = [], []
     for shape in shapes if compares else ():
         lines.append(side_by_side(shape, list(runtimes), seconds))

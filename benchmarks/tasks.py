@@ -1,15 +1,17 @@
-"""What pruning costs on real tasks: dense against several reductions, with intervals and paired tests.
+"""Loss by pruning on real tasks: the dense model and several reductions, with intervals and paired tests.
 
     python benchmarks/tasks.py --model sst2=MODEL --model stsb=MODEL --model squad=MODEL --data DATA \
         --reduction 0.4 --reduction 0.6 --reduction 0.8 --tokens 25000 --out benchmarks/results/tasks.jsonl
 
-Samples are drawn from each task's train split by seed, figures are on the whole validation split, and the table is
-printed in Markdown. Each run adds a JSON line, with the share of its time that was spent in forward passes.
+Samples are drawn from each task's train split by seed. Figures are on the whole validation split. The table is printed
+in Markdown. Each run adds a JSON line, with the share of its evaluation time in forward passes.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +19,38 @@ import click
 import transformers
 from machine import provenance
 
-from kprune import Evaluation, Pruner, evaluate, load_task
-from kprune.data import draw, longest_input
-from kprune.metrics import Difference, Figure
-from kprune.store import Source, fetch
-from kprune.tasks import EMBEDDING, TASKS, read_test, task_table
+from kprune import Evaluation, PruneConfig
+from kprune.checkpoints.source import Source, fetch
+from kprune.evaluation.metrics import Difference, Figure
+from kprune.jobs.data_options import DataOptions
+from kprune.jobs.preparation import prepare
+from kprune.jobs.prune_checkpoint import prune_checkpoint
 
 
-def runs_of(name: str, folder: str, options: dict[str, Any]) -> Any:
-    """A line for each reduction of one task's model."""
-    task = TASKS[name]
+def runs_of(name: str, folder: str, options: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Evaluation]]:
+    """One line per reduction of one task's model."""
+    data = DataOptions(task=name, table=options["data"], limit=options["limit"])
+    sample, test = data.sample_and_test(wants_test=True, seed=options["seed"])
     source = Source(fetch(folder))
-    model, tokenizer = source.load().float(), source.load_tokenizer()
-    rows = read_test(task_table(task, task.train, options["data"]), task.texts, name=name).rows
-    if task.kind == EMBEDDING:
-        rows = [(text,) for row in rows for text in row]
-    length = min(longest_input(tokenizer, model.config), source.max_length or 10**9)
-    batches = draw(rows, tokenizer, tokens=options["tokens"], max_length=length, seed=options["seed"])
-    pruner = Pruner(model, batches, pooling=source.pooling, seed=options["seed"])
-    test = load_task(name, data=options["data"], limit=options["limit"])
+    config = PruneConfig(seed=options["seed"], pooling=source.pooling)
+    prepared = prepare(source, sample, test, config, tokens=options["tokens"], in_float32=True)
     for reduction in options["reductions"]:
-        pruned = pruner.prune(reduction)
-        result = evaluate(
-            pruned.model, tokenizer, test, against=model, pooling=source.pooling, max_length=source.max_length
-        )
-        yield (
-            {
-                "task": name,
-                "model": source.folder.name,
-                "reduction": reduction,
-                "tokens": pruned.tokens,
-                "prune_seconds": round(pruned.seconds, 1),
-                "share_of_time_in_forward": round(result.forward_seconds / result.seconds, 4),
-                **result.as_json(),
-            },
-            result,
-        )
+        state = prune_checkpoint(prepared, replace(config, reduction=reduction))
+        pruned, result = state.result, state.evaluation
+        assert result is not None
+        line = {
+            "task": name,
+            "model": source.folder.name,
+            "reduction": reduction,
+            "tokens": pruned.tokens,
+            "prune_seconds": round(pruned.seconds, 1),
+            "share_of_time_in_forward": round(result.forward_seconds / result.seconds, 4),
+            **result.as_json(),
+        }
+        yield line, result
 
 
-def told(figure: Figure | Difference, sign: str = "") -> str:
+def with_interval(figure: Figure | Difference, sign: str = "") -> str:
     digits = 3 if figure.name == "divergence" else 2
     return f"{figure.value:{sign}.{digits}f} ({figure.low:{sign}.{digits}f} to {figure.high:{sign}.{digits}f})"
 
@@ -65,9 +60,9 @@ def row(line: dict[str, Any], result: Evaluation) -> str:
     cells = [
         f"{line['task']}, {figure.name}",
         f"{line['reduction']:.0%}",
-        told(dense),
-        told(figure),
-        told(gap, "+"),
+        with_interval(dense),
+        with_interval(figure),
+        with_interval(gap, "+"),
         f"{gap.p_value:.3f}",
         f"{result.fidelity[0].name} {result.fidelity[0].value:.1f}",
     ]

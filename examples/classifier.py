@@ -1,4 +1,4 @@
-"""Prune a fine-tuned classifier on raw text, save it, and load it back with plain transformers.
+"""Prune a fine-tuned classifier on raw text, save it, and load it with plain transformers.
 
 python examples/classifier.py MODEL TEXT_FILE OUT
 """
