@@ -1,4 +1,4 @@
-"""What each of several processes runs in test_ranks.py; `python` on its own makes what they are held against."""
+"""What each process runs in test_distributed.py; a single process makes the results for comparison."""
 
 import sys
 from pathlib import Path
@@ -7,10 +7,20 @@ import tiny
 import torch
 
 from kprune import Pruner, draw
-from kprune.demo import embedded_model, python_documentation
-from kprune.ranks import count, joined, rank
+from kprune.data.calibration import python_documentation
+from kprune.jobs.demo import embedded_model
+from kprune.runtime.distributed import process_group, rank, world_size
 
-CRITERIA = {"tiny": ("fisher", "compensated", "released"), "embedded": ("compensated",)}
+CASES = {
+    "tiny": [
+        {"criterion": "fisher"},
+        {"criterion": "compensated"},
+        {"criterion": "released"},
+        {"method": "kwon"},
+        {"method": "magnitude"},
+    ],
+    "embedded": [{"criterion": "compensated"}],
+}
 
 
 def pruner_of(model: str) -> Pruner:
@@ -18,20 +28,30 @@ def pruner_of(model: str) -> Pruner:
         return Pruner(tiny.tiny_model(), tiny.batched(tiny.texts(120)), ridge=1e-4, align=1)
     source = embedded_model()
     rows = [(text,) for text in python_documentation()]
-    return Pruner(source.load(), draw(rows, source.load_tokenizer(), tokens=4000, max_length=64))
+    return Pruner(source.load(), draw(rows, source.load_tokenizer(), tokens=2000, max_length=64))
 
 
-def main(folder: Path, model: str) -> None:
+def file_of(folder: Path, model: str, options: dict[str, str]) -> Path:
+    return folder / f"{model}-{next(iter(options.values()))}.pt"
+
+
+def main(folder: Path, models: list[str]) -> None:
     torch.set_num_threads(1)
-    with joined():
-        pruner = pruner_of(model)
-        for criterion in CRITERIA[model]:
-            pruned = pruner.with_settings(criterion=criterion).prune(0.6)
-            if rank() == 0:
-                found = {"kept": [step.kept for step in pruned.steps], "tokens": pruned.tokens, "processes": count()}
-                found["errors"] = [step.error_after for step in pruned.steps]
-                torch.save({**found, "weights": pruned.model.state_dict()}, folder / f"{criterion}.pt")
+    with process_group():
+        for model in models:
+            pruner = pruner_of(model)
+            for options in CASES[model]:
+                pruned = pruner.with_config(**options).prune(0.6)
+                if rank() == 0:
+                    result = {
+                        "processes": world_size(),
+                        "kept": [step.kept for step in pruned.steps],
+                        "tokens": pruned.tokens,
+                        "errors": [step.error_after for step in pruned.steps],
+                        "weights": pruned.model.state_dict(),
+                    }
+                    torch.save(result, file_of(folder, model, options))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -32,8 +32,9 @@ def export_checkpoint(
 ) -> tuple[Exported, Evaluation | None]:
     """Write the graph, check it against torch, and evaluate it against the model if there is a test."""
     _require_consistent(data)
+    named = data.test(data.split) if _names_data(data) else None  # wrong data are noticed before weights are loaded
     model = source.load()
-    test = _test(model, source, int8, data)
+    test = named or (_stock_test(model, source) if int8 else None)
     if test is not None:
         check_compatible(model, source.load_tokenizer(), test, pooling=source.pooling)
     exported = export(source, folder, to=to, int8=int8, overwrite=overwrite, model=model)
@@ -56,11 +57,9 @@ def _require_consistent(data: DataOptions) -> None:
         raise BadOptions("columns, labels, metrics, subsets, limits and splits belong to data; add --data.")
 
 
-def _test(model: PreTrainedModel, source: Source, int8: bool, data: DataOptions) -> Test | None:
-    """The test that the options name; for int8, which changes outputs, Python's documentation by default."""
-    if _names_data(data):
-        return data.test(data.split)
-    if not int8 or kind_of(model, pooling=source.pooling) is QUESTION_ANSWERING:  # which reads pairs of texts
+def _stock_test(model: PreTrainedModel, source: Source) -> Test | None:
+    """Python's documentation, for int8, which changes outputs; none for a model that reads pairs of texts."""
+    if kind_of(model, pooling=source.pooling) is QUESTION_ANSWERING:
         return None
     rows = [(text,) for text in python_documentation()[:STOCK_TEXTS]]
     return Test("Python's documentation", None, rows, None)

@@ -1,0 +1,116 @@
+"""`save` writes a folder that transformers and sentence-transformers read."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+
+import pytest
+import tiny
+import torch
+from transformers import AutoConfig, PreTrainedModel
+from uneven_model import BATCHES, uneven_result
+
+import kprune
+from kprune.checkpoints.source import Source
+from kprune.checkpoints.writer import save
+from kprune.jobs.demo import embedded_model
+from kprune.models.outputs import pool
+from kprune.models.pruned_shape import record_of
+
+
+def run_forked(function, *arguments) -> int:
+    """The exit code of a function in a forked process, which need not import torch again."""
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def save_on_full_disk(pruned, folder, message):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # larger files fail, as on a full disk
+    try:
+        save(pruned, folder)
+    except kprune.KpruneError as error:
+        message.write_text(str(error))
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    (tmp_path / "models").mkdir()
+    assert run_forked(save_on_full_disk, uneven_result(), tmp_path / "models/out", tmp_path / "message") == 0
+    assert "could not write" in (tmp_path / "message").read_text()
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def save_and_die(pruned, folder):
+    write = PreTrainedModel.save_pretrained
+
+    def write_and_die(self, folder, **options):
+        write(self, folder, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    PreTrainedModel.save_pretrained = write_and_die
+    save(pruned, folder)
+
+
+def test_a_kill_in_the_middle_of_saving_leaves_no_folder(tmp_path):
+    result = uneven_result()
+    assert run_forked(save_and_die, result, tmp_path / "out") == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    assert len(list(tmp_path.iterdir())) == 1  # the staging folder
+    save(result, tmp_path / "out")
+    assert Source(tmp_path / "out").load().num_parameters() == result.parameters[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "cls+max"),
+    ],
+)
+def test_pooling_is_read_from_a_sentence_transformers_folder(config, expected, tmp_path):
+    tiny.tiny_model("bert", "embedding").save_pretrained(tmp_path / "0_Transformer")
+    modules = [
+        {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps(config))
+    source = Source(tmp_path)
+    assert source.pooling == expected
+    pruned = kprune.prune(source.load(), BATCHES, reduction=0.5)
+    folder = save(pruned, tmp_path / "out", source=source)
+    assert record_of(AutoConfig.from_pretrained(folder / "0_Transformer")) is not None
+    assert json.loads((folder / "1_Pooling/config.json").read_text()) == config
+
+
+@pytest.mark.real
+def test_sentence_transformers_and_pipelines_read_it(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from transformers import pipeline
+
+    source = embedded_model()
+    model, tokenizer = source.load(), source.load_tokenizer()
+    sentences = ["A man is playing a guitar.", "The stock market fell sharply today.", "Someone plays music."]
+    batches = [tokenizer(sentences, padding=True, return_tensors="pt")]
+    pruned = kprune.prune(model, batches, reduction=0.3, pooling=source.pooling, ridge=1e-2)
+    folder = save(pruned, tmp_path / "small", source=source)
+    embedder = SentenceTransformer(str(folder))
+    embeddings = torch.tensor(embedder.encode(sentences))
+    assert embedder.max_seq_length == source.max_length == 256
+    with torch.no_grad():
+        ours = pool(pruned.model(**batches[0]).last_hidden_state, batches[0]["attention_mask"].bool(), source.pooling)
+    torch.testing.assert_close(embeddings, ours, rtol=1e-3, atol=1e-4)
+    features = pipeline("feature-extraction", model=str(folder))(sentences[0], return_tensors=True)
+    with torch.no_grad():
+        expected = pruned.model(**tokenizer(sentences[0], return_tensors="pt")).last_hidden_state
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4)
+    for name in ("tokenizer.json", "vocab.txt", "1_Pooling/config.json", "modules.json"):
+        assert (folder / name).read_bytes() == (source.folder / name).read_bytes()

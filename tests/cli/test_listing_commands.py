@@ -1,0 +1,36 @@
+import json
+
+import tiny
+from command_line import kprune
+
+from kprune.data.tasks import TASKS
+from kprune.jobs.demo import embedded_model
+
+pytest_plugins = ["command_fixtures"]
+
+
+def test_inspect_a_dense_model():
+    result = kprune("inspect", embedded_model().folder, "--json")
+    printed = json.loads(result.stdout)
+    assert printed["shape"] == {"heads": [12] * 6, "neurons": [1536] * 6, "dense_heads": 12, "dense_neurons": 1536}
+    flops = 6 * (12 * (8 * 128 * 384 * 32 + 4 * 128**2 * 32) + 1536 * 4 * 128 * 384)
+    assert printed["flops"][0] == printed["flops"][1] == flops
+    assert printed["parameters"][1] == embedded_model().load().num_parameters()
+
+
+def test_inspect_shows_a_pruned_model(small):
+    result = kprune("inspect", small, "--length", 64)
+    assert result.exit_code == 0, result.output
+    for part in ("layer", "heads (of 4)", "neurons (of 48)", "at 64 tokens", "% removed", "on disk"):
+        assert part in result.output
+
+
+def test_families_are_those_that_are_announced():
+    assert kprune("families").stdout.split() == sorted(tiny.FAMILY_NAMES)
+    assert set(json.loads(kprune("families", "--json").stdout)) == set(tiny.FAMILY_NAMES)
+
+
+def test_tasks_are_listed():
+    assert set(json.loads(kprune("tasks", "--json").stdout)) == set(TASKS)
+    listed = kprune("tasks").output
+    assert all(name in listed for name in TASKS)

@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+
+import pytest
+from task_data import load_tokenizer
+
+from kprune import KpruneError, draw, read_lines, read_rows
+
+
+def test_lines_are_texts_and_blank_ones_are_not(tmp_path):
+    (tmp_path / "a.txt").write_bytes("﻿one\r\n\n  two  \n\u2028three".encode())
+    assert read_lines(tmp_path / "a.txt") == [("one",), ("two",), ("three",)]
+    assert read_lines(str(tmp_path / "a.txt")) == [("one",), ("two",), ("three",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\xff\xfe\x00", "not UTF-8 text .byte 0 is 0xff"), (b"ab\x00c", "is not text .character 2 is null")],
+)
+def test_a_file_that_is_not_text_is_refused(content, message, tmp_path):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(KpruneError, match=message):
+        read_lines(tmp_path / "a.txt")
+
+
+def test_halves_of_characters_are_replaced(tmp_path):
+    (tmp_path / "a.jsonl").write_text(r'{"text": "a \ud83d smile"}' + "\n" + r'{"text": "\ud83d\ude00"}')
+    rows = read_rows(str(tmp_path / "a.jsonl"))
+    assert rows == [("a \ufffd smile",), ("\U0001f600",)]
+    assert draw(rows, load_tokenizer(), tokens=3, max_length=16)
+
+
+def test_a_line_of_megabytes_is_one_text(tmp_path):
+    (tmp_path / "a.txt").write_text("word " * 400_000 + "\n\n \nshort\n")
+    rows = read_lines(tmp_path / "a.txt")
+    assert [len(text) for (text,) in rows] == [1_999_999, 5]
+    batches = draw(rows, load_tokenizer(), tokens=1000, max_length=32)
+    assert sum(int(batch["attention_mask"].sum()) for batch in batches) == 32 + 3
+
+
+def test_rows_without_text_are_left_out(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n\n{"text": null}\n{"text": " \\t"}\n{"text": "word"}\n')
+    assert read_rows(str(tmp_path / "a.jsonl"), ["text"]) == [("word",)]
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(KpruneError, match=r"cannot read .*missing.txt: No such file"):
+        read_lines(tmp_path / "missing.txt")
+
+
+def write_table(folder: Path, ending: str) -> Path:
+    rows = [{"id": 1, "q": 'What, "is" it?', "a": "An apple"}, {"id": 2, "q": "Where?", "a": "here, there"}]
+    path = folder / f"table{ending}"
+    if ending == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif ending == ".csv":
+        path.write_text('id,q,a\n1,"What, ""is"" it?",An apple\n2,Where?,"here, there"\n')
+    elif ending == ".tsv":
+        path.write_text('id\tq\ta\n1\tWhat, "is" it?\tAn apple\n2\tWhere?\there, there\n')
+    else:
+        import datasets
+
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_every_kind_of_table_gives_the_same_rows(ending, tmp_path):
+    path = write_table(tmp_path, ending)
+    assert read_rows(str(path), ["q", "a"]) == [('What, "is" it?', "An apple"), ("Where?", "here, there")]
+    assert read_rows(str(path), ["a"]) == [("An apple",), ("here, there",)]
+    with pytest.raises(KpruneError, match=r"has no column 'text'; it has id, q, a"):
+        read_rows(str(path), ["text"])
+    with pytest.raises(KpruneError, match=r"has \d text columns .*; name one or two"):
+        read_rows(str(path))
+
+
+def test_a_quoted_cell_may_hold_line_breaks(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'n,text\r\n1,"one\n\ntwo"\r\n2,three\r\n')
+    assert read_rows(str(tmp_path / "a.csv"), ["text"]) == [("one\n\ntwo",), ("three",)]
+
+
+def test_a_folder_in_the_hubs_layout_is_a_data_set(tmp_path):
+    write_table(tmp_path, ".parquet").rename(tmp_path / "train-00000-of-00001.parquet")
+    assert read_rows(str(tmp_path), ["a"]) == [("An apple",), ("here, there",)]
+    with pytest.raises(KpruneError, match=r"cannot load the data set .*split 'nope'"):
+        read_rows(str(tmp_path), ["a"], split="nope")
+
+
+def test_the_only_text_column_need_not_be_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "one"}\n\n{"n": 2, "text": " "}\n{"n": 3, "text": null}')
+    assert read_rows(str(tmp_path / "a.jsonl")) == [("one",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", "{", "line 1, is not JSON"),
+        ("a.jsonl", "[1]", "line 1, is not a JSON object"),
+        ("a.jsonl", "[" * 100_000, "line 1, is not JSON .maximum recursion"),
+        ("a.jsonl", '{"text": 4}', "holds 4, not text"),
+        ("a.parquet", "no", "as Parquet"),
+        ("a.doc", "x", "ends in none of .jsonl"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(KpruneError, match=message):
+        read_rows(str(tmp_path / name), ["text"])
+
+
+def test_a_parquet_file_whose_text_is_no_text_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["word"] * 3}), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"word", b"\xaford"))
+    with pytest.raises(KpruneError, match="as Parquet: 'utf-8' codec can't decode byte 0xaf"):
+        read_rows(str(path), ["text"])
+
+
+def test_more_columns_than_a_pair_and_missing_files_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,c\nx,y,z\n")
+    with pytest.raises(KpruneError, match="3 columns were named"):
+        read_rows(str(tmp_path / "a.csv"), ["a", "b", "c"])
+    with pytest.raises(KpruneError, match=r"there is no file .*nope.csv"):
+        read_rows(str(tmp_path / "nope.csv"), ["a"])
+
+
+def test_a_data_set_that_cannot_be_loaded_is_refused():
+    with pytest.raises(KpruneError, match=r"cannot load the data set 'no/such-set'.*Pass a folder or a file"):
+        read_rows("no/such-set")

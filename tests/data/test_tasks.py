@@ -1,0 +1,115 @@
+import json
+
+import pytest
+from task_data import example, write_data
+
+from kprune import KpruneError, load_task, read_test
+from kprune.data.readers import read_table
+from kprune.data.tasks import TASKS, hold_out, task_table, text_test
+from kprune.evaluation.metrics import METRICS
+from kprune.evaluation.scorers import SCORERS
+from kprune.models.outputs import CLASSIFICATION
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_names_existing_metrics_and_columns(name):
+    task = TASKS[name]
+    assert set(task.metrics) <= set(METRICS)
+    assert set(task.metrics) <= set(SCORERS[task.kind].metrics or ("answer-f1", "exact-match"))
+    assert bool(task.labels) == (task.kind == CLASSIFICATION.name)
+    assert len(task.texts) in (1, 2)
+
+
+@pytest.mark.parametrize("name", ["sst2", "mnli-mismatched", "stsb", "squad2", "wikitext2"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_task_is_read_from_a_folder(name, inside, tmp_path):
+    task = TASKS[name]
+    root = write_data(tmp_path, task)
+    test = load_task(name, data=root / task.source.split("/")[-1] if inside else root, limit=4)
+    spread = (0, 3, 6, 9)  # of twelve rows
+    assert test.rows == [tuple(example(task, number)[column] for column in task.texts) for number in spread]
+    expected = None if task.label is None else [example(task, number)[task.label] for number in spread]
+    assert test.references == expected
+    assert (test.kind, test.metrics) == (task.kind, task.metrics)
+    assert len(list(task_table(task, task.train, root))) == 12
+
+
+def test_two_folders_with_the_same_name_are_not_confused(tmp_path):
+    for number, rows in enumerate((12, 20)):
+        root = write_data(tmp_path / str(number), TASKS["sst2"], rows)
+        assert len(load_task("sst2", data=root).rows) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("imdb", {}, "there is no task 'imdb'; use one of mrpc, qqp, sst2"),
+        ("sst2", {"data": "/nowhere"}, "there is no folder /nowhere; pass the folder that holds glue"),
+        ("sst2", {"split": "exam"}, "cannot load the data set .*split 'exam'"),
+        ("squad", {}, "holds no folder 'squad' with the data of the task squad; pass that folder's parent"),
+    ],
+)
+def test_a_task_that_cannot_be_loaded_is_refused_with_a_remedy(name, options, message, tmp_path):
+    write_data(tmp_path, TASKS["sst2"])
+    with pytest.raises(KpruneError, match=message):
+        load_task(name, **{"data": tmp_path, **options})
+
+
+def test_without_a_network_the_error_names_the_data_option():
+    with pytest.raises(KpruneError, match=r"cannot load the data set 'nyu-mll/glue'.*point --data at a folder"):
+        load_task("sst2")
+
+
+def test_a_test_from_a_users_table(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b,y\nred,rot,1\nblue,,0\ngreen,grün,0\n")
+    test = read_test(read_table(str(path)), ("a", "b"), "y", metrics=("f1",), name="mine.csv")
+    assert test.rows == [("red", "rot"), ("green", "grün")]
+    assert test.references == ["1", "0"]
+    assert read_test(read_table(str(path)), ("a",)).references is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "label", "message"),
+    [
+        (("c",), "y", "mine has no column 'c'; it has a, b, y"),
+        (("a",), "z", "mine has no column 'z'"),
+        ((), "y", "mine has 2 text columns .a, b.; name one or two"),
+    ],
+)
+def test_missing_columns_are_refused(columns, label, message, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("a,b,y\nred,rot,1\nblue,blau,\n")
+    with pytest.raises(KpruneError, match=message):
+        read_test(read_table(str(path)), columns, label, name="mine")
+
+
+def test_data_without_text_are_refused(tmp_path):
+    (tmp_path / "none.csv").write_text("a,y\n")
+    with pytest.raises(KpruneError, match="none has no rows with text"):
+        read_test(read_table(str(tmp_path / "none.csv")), ("a",), "y", name="none")
+    (tmp_path / "none.txt").write_text("\n \n")
+    with pytest.raises(KpruneError, match=r"none.txt has no lines with text"):
+        text_test(tmp_path / "none.txt")
+
+
+def test_question_and_context_are_the_default_columns(tmp_path):
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"id": "1", "title": "t", "question": "q?", "context": "c."}))
+    assert read_test(read_table(str(tmp_path / "qa.jsonl"))).rows == [("q?", "c.")]
+
+
+def test_held_out_rows_are_not_sampled():
+    rows = [{"text": f"row {number}", "y": number} for number in range(95)]
+    whole = read_test(rows, ("text",), "y")
+    sampled, test = hold_out(whole, seed=3)
+    assert len(test.rows) == 10
+    assert sorted([*sampled.rows, *test.rows]) == sorted(whole.rows)
+    assert [f"row {reference}" for reference in test.references] == [text for (text,) in test.rows]
+    assert hold_out(whole, seed=3)[1].rows == test.rows
+    assert hold_out(whole, seed=4)[1].rows != test.rows
+    assert len(hold_out(whole, seed=3, most=4)[1].rows) == 4
+    twice = read_test([*rows, *rows], ("text",), "y")
+    sampled, test = hold_out(twice, seed=0)
+    assert not set(sampled.rows) & set(test.rows)
+    with pytest.raises(KpruneError, match="too few to hold any out"):
+        hold_out(read_test(rows[:3], ("text",)), seed=0)

@@ -1,0 +1,208 @@
+import json
+from pathlib import Path
+
+import pytest
+from command_line import kprune, write_checkpoint
+from comparison_worker import compare_until
+from conftest import DRAWS
+from processes import FAST_START
+from task_data import load_tokenizer, write_data
+
+from kprune.checkpoints.source import Source
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.tasks import TASKS
+from kprune.evaluation import metrics
+from kprune.jobs.comparison import compare, prepare_task, run_cells
+from kprune.jobs.grid import Grid
+from kprune.jobs.results import open_cells, read_results
+from kprune.report.comparison_figures import plot_comparison
+
+TIMES = ("seconds", "forward_seconds", "prune_seconds", "peak_megabytes")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _all_draws():
+    """As many draws as other processes make."""
+    fewer, metrics.DRAWS = metrics.DRAWS, DRAWS
+    yield
+    metrics.DRAWS = fewer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Data of three tasks and a tiny model for each."""
+    root = tmp_path_factory.mktemp("compare")
+    kinds = {"sst2": "classification", "squad": "question answering", "wikitext2": "masked language model"}
+    for name, kind in kinds.items():
+        write_data(root / "data", TASKS[name], rows=60)
+        labels = {"num_labels": 2} if kind == "classification" else {}
+        write_checkpoint(root / name, kind, max_position_embeddings=512, **labels)
+    return root
+
+
+def grid(place: Path, **changes) -> Grid:
+    usual = {
+        "models": {"sst2": str(place / "sst2")},
+        "methods": ("kprune", "kcm", "magnitude", "kprune refit=no"),
+        "reductions": (0.3, 0.8),
+        "seeds": (0,),
+        "tokens": 400,
+        "data": str(place / "data"),
+        "limit": 20,
+    }
+    return Grid(**{**usual, **changes})
+
+
+def without_times(line):
+    """What must be the same whenever a cell is run."""
+    return {name: value for name, value in line.items() if name not in TIMES}
+
+
+@pytest.fixture(scope="module")
+def clean(place) -> list[dict]:
+    path = place / "clean.jsonl"
+    compare(grid(place), path)
+    return read_results(path)
+
+
+def test_every_cell_has_a_line_and_failures_stop_nothing(place, clean):
+    assert [(line["method"], line["reduction"]) for line in clean] == [
+        (method, reduction) for method in grid(place).methods for reduction in (0.3, 0.8)
+    ]
+    failed = [line for line in clean if "error" in line]
+    assert [(line["method"], line["reduction"]) for line in failed] == [("kcm", 0.8)]
+    assert "kcm removes neurons only" in failed[0]["error"]
+    good = clean[0]
+    assert good["examples"] == 20
+    assert good["figures"][0]["low"] <= good["figures"][0]["value"] <= good["figures"][0]["high"]
+    assert len(good["kept"]) == 6
+    assert good["flops"][1] <= 0.7 * good["flops"][0]
+    assert good["peak_megabytes"] > 50
+    assert good["prune_seconds"] > 0
+    assert good["settings"]["reduction"] == 0.3
+    assert [line["settings"]["method"] for line in clean if "error" not in line] == [
+        "kprune", "kprune", "kcm", "magnitude", "magnitude", "kprune", "kprune",
+    ]  # fmt: skip
+    assert [line["settings"]["refit"] for line in clean[-2:]] == [False, False]
+
+
+def test_a_reduction_out_of_range_fails_alone(place):
+    out_of_range = grid(place, methods=("magnitude",), reductions=(1.5, 0.5))
+    lines = list(run_cells(out_of_range, out_of_range.cells()))
+    assert ["error" in line for line in lines] == [True, False]
+    assert "reduction is 1.5, but must be 0 or more and below 1" in lines[0]["error"]
+
+
+def test_a_rerun_does_nothing_and_a_larger_grid_only_what_is_new(place, clean, tmp_path):
+    path = tmp_path / "again.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in clean))
+    finished = []
+    compare(grid(place), path, finished=finished.append)
+    assert finished == []
+    compare(grid(place, methods=(*grid(place).methods, "random")), path, finished=finished.append)
+    assert [(line["method"], line["reduction"]) for line in finished] == [("random", 0.3), ("random", 0.8)]
+
+
+def test_a_line_that_a_crash_cut_short_is_run_again(place, clean, tmp_path):
+    path = tmp_path / "cut.jsonl"
+    whole = "".join(json.dumps(line) + "\n" for line in clean)
+    path.write_text(whole[:-40])
+    assert len(open_cells(grid(place), path)) == 1
+    compare(grid(place), path)
+    assert [without_times(line) for line in read_results(path)] == [without_times(line) for line in clean]
+
+
+def test_two_jobs_find_what_one_does(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in this process
+    both = grid(
+        place,
+        models={"sst2": str(place / "sst2"), "squad": str(place / "squad")},
+        methods=("magnitude",),
+        reductions=(0.5,),
+    )
+    compare(both, tmp_path / "one.jsonl")
+    compare(both, tmp_path / "two.jsonl", jobs=2)
+    one, two = (
+        sorted((without_times(line) for line in read_results(tmp_path / name)), key=lambda line: line["task"])
+        for name in ("one.jsonl", "two.jsonl")
+    )
+    assert len(one) == 2
+    assert one == two
+
+
+def test_a_grid_that_is_killed_goes_on_with_nothing_lost_or_repeated(place, clean, tmp_path):
+    path = tmp_path / "killed.jsonl"
+    toml = tmp_path / "grid.toml"
+    made = grid(place)
+    toml.write_text(
+        f"methods = {json.dumps(made.methods)}\nreductions = {list(made.reductions)}\nseeds = [0]\n"
+        f"tokens = 400\nlimit = 20\ndata = {json.dumps(made.data)}\n"
+        f"[models]\nsst2 = {json.dumps(made.models['sst2'])}\n"
+    )
+    arguments = [str(path), "--grid", str(toml)]
+    lines = 0
+    for stop, moment in ((1, "before"), (2, "middle"), (3, "after")):  # of the cells that are left
+        ours, theirs = FAST_START.Pipe(duplex=False)
+        run = FAST_START.Process(target=compare_until, args=(stop, moment, arguments, theirs))
+        run.start()
+        theirs.close()  # so that a run that fails is noticed
+        assert ours.recv() == "stopped"
+        run.kill()
+        run.join()
+        lines += stop if moment == "after" else stop - 1
+        assert len(read_results(path)) == lines
+    result = kprune("compare", *arguments)
+    assert result.exit_code == 0, result.output
+    assert [without_times(line) for line in read_results(path)] == [without_times(line) for line in clean]
+
+
+def test_plots_and_tables_come_from_the_file(clean, tmp_path):
+    path = tmp_path / "results.jsonl"
+    lines = [dict(line) for line in clean]
+    for seed in (1, 2):
+        lines += [{**line, "seed": seed} for line in clean]
+    for weight in (0.0, 0.001):
+        lines += [{**clean[0], "method": f"kprune rep_weight={weight}"}]
+    for criterion in ("fisher", "released"):
+        lines += [{**clean[0], "method": f"kprune criterion={criterion}"}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written = plot_comparison(path, tmp_path / "pictures", "svg")
+    pictures = ["reduction", "time", "criteria", "kept", "sensitivity-rep_weight"]
+    assert [file.name for file in written] == [*(f"{name}.svg" for name in pictures), "tables.md"]
+    assert all(file.stat().st_size > 500 for file in written)
+    tables = written[-1].read_text()
+    value = clean[0]["figures"][0]["value"]
+    dense = clean[0]["against"][0]["value"]
+    assert f"| sst2 | 30% | kprune | accuracy {value:.2f} ± 0.00 (dense {dense:.2f}) | 3 |" in tables
+    assert "K-prune without one of its ideas." in tables
+
+
+def test_masked_language_models_are_calibrated_on_masked_tokens(place):
+    chosen = grid(place, models={"wikitext2": str(place / "wikitext2")}, tokens=300)
+    prepared = prepare_task(chosen, "wikitext2", seed=0)
+    mask = load_tokenizer().mask_token_id
+    for batch in prepared.batches:
+        is_masked = batch["input_ids"] == mask
+        assert is_masked.any()
+        assert ((batch["labels"] != -100) == is_masked).all()
+    lines = list(run_cells(chosen, chosen.cells()[:1]))
+    assert "error" not in lines[0], lines[0]
+
+
+def test_other_models_are_calibrated_on_plain_tokens(place):
+    prepared = prepare_task(grid(place), "sst2", seed=0)
+    mask = load_tokenizer().mask_token_id
+    assert not any((batch["input_ids"] == mask).any() for batch in prepared.batches)
+    assert all(len(batch["labels"]) == len(batch["input_ids"]) for batch in prepared.batches)
+
+
+def test_cells_of_a_sample_share_one_model(place, monkeypatch):
+    loads = []
+    load = Source.load
+    monkeypatch.setattr(Source, "load", lambda source: (loads.append(source.name), load(source))[1])
+    chosen = grid(place, methods=("magnitude", "random"))
+    assert len(list(run_cells(chosen, chosen.cells()))) == 4
+    assert loads == ["sst2"]
+    prepared = prepare_task(chosen, "sst2", seed=0)
+    first, second = (prepared.pruner(PruneConfig(reduction=reduction), RunConfig()) for reduction in (0.3, 0.8))
+    assert first is second

@@ -1,0 +1,119 @@
+import re
+from dataclasses import fields
+
+import pytest
+
+from kprune.config import PruneConfig, info_of
+from kprune.errors import KpruneError
+from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, parse_method, read_grid
+from kprune.pruning.methods import CHOICES, METHODS
+
+
+def test_knobs_are_the_fields_that_a_variant_may_set():
+    assert list(KNOBS) == [each.name for each in fields(PruneConfig) if info_of(each).in_grid]
+    names = "criterion temperature rep_weight head_weight ridge search refit budget align refresh"
+    assert set(KNOBS) == set(names.split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("criterion=released", "released"),
+        ("temperature=4", 4.0),
+        ("rep_weight=0", 0.0),
+        ("head_weight=2.5", 2.5),
+        ("ridge=1e-4", 1e-4),
+        ("search=uniform", "uniform"),
+        ("refit=no", False),
+        ("budget=parameters", "parameters"),
+        ("align=1", 1),
+        ("refresh=0", 0),
+    ],
+)
+def test_each_knob_has_the_type_of_its_field(setting, value):
+    name, knobs = parse_method(f"kprune {setting}")
+    assert (name, knobs) == ("kprune", {setting.partition("=")[0]: value})
+    assert type(next(iter(knobs.values()))) is type(value)
+
+
+def test_a_variant_may_set_several_knobs():
+    assert parse_method("kprune criterion=released temperature=4") == (
+        "kprune",
+        {"criterion": "released", "temperature": 4.0},
+    )
+    assert [parse_method(name) for name in METHODS] == [(name, {}) for name in METHODS]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("movement", "unknown method 'movement'; use one of kprune, kwon"),
+        ("", "unknown method ''; use one of kprune"),
+        ("kwon refit=no", "sets 'refit'; kprune takes criterion, .*, and rivals take no settings"),
+        ("kprune speed=9", "sets 'speed'; kprune takes criterion, temperature"),
+        ("kprune seed=9", "sets 'seed'; kprune takes criterion, temperature"),
+        ("kprune temperature=hot", "sets temperature to 'hot'; it must be a number"),
+        ("kprune align=1.5", "sets align to '1.5'; it must be a whole number"),
+        ("kprune refit=maybe", "sets refit to 'maybe'; it must be yes or no"),
+        ("kprune temperature=-1", "temperature is -1.0, but must be above 0; the paper uses 2"),
+        ("kprune ridge=-1", "ridge is -1.0, but must be 0 or more; leave it out for the default"),
+    ],
+)
+def test_a_wrong_method_or_setting_is_refused(text, message):
+    with pytest.raises(KpruneError, match=message):
+        parse_method(text)
+
+
+@pytest.mark.parametrize("knob", ["criterion", "search", "budget"])
+def test_a_misspelt_name_is_refused_with_the_choices(knob):
+    with pytest.raises(KpruneError) as caught:
+        parse_method(f"kprune {knob}=magic")
+    assert str(caught.value) == f"unknown {knob} 'magic'; use one of {', '.join(CHOICES[knob])}."
+
+
+def test_every_type_of_a_knob_has_a_name_for_messages():
+    assert {type(parser("1")) for name, parser in KNOBS.items() if name != "refit"} | {bool} == set(EXPECTED)
+
+
+def test_cells_that_share_a_sample_are_adjacent():
+    grid = Grid({"sst2": "a/m1", "squad": "m2"}, methods=("kprune", "kwon"), reductions=(0.4, 0.8), seeds=(0, 1))
+    cells = grid.cells()
+    assert len(cells) == len(set(cells)) == 16
+    assert cells[0] == Cell("sst2", "m1", "kprune", 0.4, 0, 25_000, None)
+    samples = [(cell.task, cell.seed) for cell in cells]
+    assert samples == sorted(samples, key=[("sst2", 0), ("sst2", 1), ("squad", 0), ("squad", 1)].index)
+
+
+def test_a_file_sets_the_fields_of_a_grid(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text("methods = ['kprune']\nreductions = [0.5]\nseeds = [1]\nlimit = 9\n[models]\nsst2 = 'm'\n")
+    grid = Grid(**read_grid(path))
+    assert grid == Grid({"sst2": "m"}, methods=("kprune",), reductions=(0.5,), seeds=(1,), limit=9)
+    assert hash(grid.cells()[0])
+
+
+def test_a_file_with_unknown_fields_is_refused(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text("methods = ['kprune']\nlayers = 3\n")
+    with pytest.raises(KpruneError, match="sets 'layers'; it may set data, limit"):
+        read_grid(path)
+    path.write_text("methods = [")
+    with pytest.raises(KpruneError, match=r"cannot read .* as TOML"):
+        read_grid(path)
+    with pytest.raises(KpruneError, match=r"cannot read .*absent\.toml as TOML"):
+        read_grid(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("reductions = 0.5", "sets reductions to 0.5; it must be a list"),
+        ('models = "m"', "sets models to 'm'; it must be a table"),
+        ('methods = "kprune"', "sets methods to 'kprune'; it must be a list"),
+        ('tokens = "many"', "sets tokens to 'many'; it must be a whole number"),
+    ],
+)
+def test_a_grid_of_wrong_types_is_refused(content, sentence, tmp_path):
+    (tmp_path / "grid.toml").write_text(content)
+    with pytest.raises(KpruneError, match=re.escape(sentence)):
+        read_grid(tmp_path / "grid.toml")

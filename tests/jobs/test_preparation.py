@@ -1,0 +1,80 @@
+import pytest
+import torch
+from command_line import write_checkpoint
+from task_data import load_tokenizer
+
+from kprune.checkpoints.source import Source
+from kprune.config import PruneConfig, RunConfig
+from kprune.data.tasks import Test
+from kprune.errors import KpruneError
+from kprune.jobs.data_options import DataOptions
+from kprune.jobs.preparation import float32_copy, length_limit, prepare
+
+pytest_plugins = ["command_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def sample(text) -> Test:
+    return DataOptions(text=text).sample_and_test(wants_test=False, seed=0)[0]
+
+
+def test_pruners_share_the_sample_and_differ_in_settings(checkpoint, sample):
+    prepared = prepare(Source(checkpoint), sample, None, PruneConfig(), tokens=600)
+    first, other, again = (
+        prepared.pruner(PruneConfig(reduction, method=method), RunConfig())
+        for reduction, method in ((0.3, "kprune"), (0.3, "random"), (0.6, "kprune"))
+    )
+    assert first is again
+    assert other is not first
+    assert other.shared.sample is first.shared.sample
+    assert other.shared.predictions is first.shared.predictions
+    assert (first.config.method, other.config.method) == ("kprune", "random")
+
+
+def test_the_sample_has_the_requested_tokens_and_length(checkpoint, sample):
+    prepared = prepare(Source(checkpoint), sample, None, PruneConfig(seed=1), tokens=600, max_length=20)
+    masks = [batch["attention_mask"] for batch in prepared.batches]
+    assert 600 <= sum(int(mask.sum()) for mask in masks) < 620
+    assert max(mask.shape[1] for mask in masks) == 20
+    assert prepared.max_length == 20
+
+
+def test_masked_language_models_read_masked_tokens(sample, tmp_path):
+    source = Source(write_checkpoint(tmp_path / "lm", "masked language model"))
+    prepared = prepare(source, sample, None, PruneConfig(), tokens=600)
+    assert all((batch["input_ids"] == load_tokenizer().mask_token_id).any() for batch in prepared.batches)
+
+
+def test_embedding_models_read_one_text_at_a_time(tmp_path):
+    source = Source(write_checkpoint(tmp_path / "embedding", "embedding"))
+    pairs = Test("pairs", None, [(f"text number {n}", f"another text, {n}") for n in range(20)], None)
+    prepared = prepare(source, pairs, None, PruneConfig(), tokens=10**6)
+    assert sum(len(batch["input_ids"]) for batch in prepared.batches) == 40
+
+
+def test_a_test_that_does_not_fit_is_refused_before_the_sample_is_drawn(checkpoint, sample, monkeypatch):
+    monkeypatch.setattr("kprune.jobs.preparation.draw", lambda *_, **__: pytest.fail("a sample was drawn"))
+    wrong = Test("mine", None, [("a text",)] * 20, ["unknown class"] * 20)
+    with pytest.raises(KpruneError, match="has the label 'unknown class'; use bad, fair, good, or a class number"):
+        prepare(Source(checkpoint), sample, wrong, PruneConfig())
+
+
+def test_an_unsupported_model_is_refused_before_its_weights_are_read(sample, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "architectures": ["T5Model"]}')
+    monkeypatch.setattr(Source, "load", lambda source: pytest.fail("weights were loaded"))
+    with pytest.raises(KpruneError, match="cannot prune a 't5' model"):
+        prepare(Source(tmp_path), sample, None, PruneConfig())
+
+
+def test_the_smallest_limit_of_length_is_taken(checkpoint):
+    source = Source(checkpoint)
+    assert length_limit(source, None) == 10**9
+    assert length_limit(source, 40, None, 30) == 30
+
+
+def test_only_half_precision_is_copied(checkpoint):
+    half = Source(checkpoint).load()
+    assert half.dtype == torch.float16
+    single = float32_copy(half)
+    assert (single.dtype, half.dtype) == (torch.float32, torch.float16)
+    assert float32_copy(single) is single
