@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test quick lint types clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,15 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+# Under a minute on two cores: no command line, no exported graphs, no whole runs.
+QUICK := tests/test_layout.py tests/test_config.py tests/maths tests/models tests/data tests/evaluation tests/report \
+	$(filter-out tests/pruning/test_journal.py tests/pruning/test_pruner.py tests/pruning/test_measurement.py, \
+	$(wildcard tests/pruning/test_*.py))
+
+quick: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not real" $(QUICK)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

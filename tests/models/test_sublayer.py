@@ -12,11 +12,11 @@ from kprune.models.sublayer import BiasOnly, find
 def test_a_wrapped_linear_is_refused_by_path():
     model = tiny.tiny_model()
     model.bert.encoder.layer[1].output.dense = torch.nn.Sequential()
-    with pytest.raises(KpruneError, match=r"layer 1 ffn: output.dense is a Sequential, not a plain .*; merge"):
+    with pytest.raises(KpruneError, match=r"layer 1 ffn: output.dense is of type Sequential, not a plain .*; merge"):
         [sublayer.units for sublayer in find(model)]
     model = tiny.tiny_model()
     model.bert.encoder.layer[0].attention.self.key = torch.nn.Identity()
-    with pytest.raises(KpruneError, match=r"layer 0 attention: attention.self.key is a Identity"):
+    with pytest.raises(KpruneError, match=r"layer 0 attention: attention.self.key is of type Identity"):
         find(model)[0].producers  # noqa: B018
 
 

@@ -52,10 +52,3 @@ def _group_ends(units: int, size: int) -> Tensor:
 def best_share(scores: Tensor, share: float) -> Tensor:
     """Boolean mask of the best `share` of one sublayer's units, rounded down (an ablation of the search)."""
     return groups_of(scores, 1) < int(share * len(scores) + 1e-9)
-
-
-def score_per_cost(
-    predictive: Tensor, representational: Tensor, cost: float, *, rep_weight: float, unit_weight: float = 1.0
-) -> Tensor:
-    """Importance per FLOP, Z = μ (K_pred + λ K_rep) / F (Equation 9); `unit_weight` μ is 1 for neurons."""
-    return unit_weight * (predictive + rep_weight * representational) / cost

@@ -96,7 +96,7 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
         per_token, labels = _checked(batch)
         if examples and set(per_token) != set(examples[0]) - ({"labels"} if labels is not None else set()):
             raise BadSample(
-                f"batches have different keys: {sorted(examples[0])} and {sorted(per_token)}; give all the same keys"
+                f"batches have different keys: {sorted(examples[0])} and {sorted(per_token)}; give all the same keys."
             )
         mask = per_token["attention_mask"]
         for row in range(len(mask)):
@@ -107,21 +107,21 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
                 if labels is not None:
                     examples[-1]["labels"] = labels[row]
     if not examples:
-        raise BadSample("the sample is empty: no batch has a real token; pass some text")
+        raise BadSample("the sample is empty: no batch has a real token; pass some text.")
     return examples
 
 
 def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
     """The tensors of a batch with an entry per token, and its labels if there is one per example."""
     if "input_ids" not in batch:
-        raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass the tokenizer's output")
+        raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass the tokenizer's output.")
     ids = torch.as_tensor(batch["input_ids"])
     if ids.dim() != 2:
-        raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length)")
+        raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length).")
     mask = torch.as_tensor(batch.get("attention_mask", torch.ones_like(ids)))
     if mask.shape != ids.shape:
         raise BadSample(
-            f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal"
+            f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal."
         )
     tensors = {name: torch.as_tensor(value) for name, value in batch.items()}
     per_token = {name: value for name, value in tensors.items() if value.shape == ids.shape}

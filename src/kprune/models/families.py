@@ -230,8 +230,8 @@ def family_of(config: PreTrainedConfig) -> Family:
     for name, value in family.requires.items():
         if getattr(config, name, value) != value:
             raise UnsupportedModel(
-                f"cannot prune a {model_type!r} model with config.{name}={getattr(config, name)!r}; "
-                f"only {name}={value!r} is supported: load it that way, or use another model."
+                f"cannot prune this {model_type!r} model: config.{name} is {getattr(config, name)!r}; "
+                f"use a model that was trained with {name}={value!r}."
             )
     return family
 

@@ -129,7 +129,7 @@ BY_CLASS_SUFFIX = {
 def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
     """The output kind of a model, by its class and its config's `problem_type`."""
     if pooling not in POOLINGS:
-        raise UnsupportedModel(f"unknown pooling {pooling!r}; use one of {', '.join(POOLINGS)}")
+        raise UnsupportedModel(f"unknown pooling {pooling!r}; use one of {', '.join(POOLINGS)}.")
     if model is model.base_model:
         return _embedding(pooling)
     name = type(model).__name__

@@ -100,7 +100,7 @@ class Sublayer:
     def _require_linear(self, module: nn.Module, path: str) -> None:
         if type(module) is not nn.Linear:
             raise UnsupportedModel(
-                f"cannot prune {self.name}: {path} is a {type(module).__name__}, not a plain torch Linear; "
+                f"cannot prune {self.name}: {path} is of type {type(module).__name__}, not a plain torch Linear; "
                 "merge adapters and load the model without quantization first."
             )
 

@@ -66,4 +66,4 @@ def require_finite_weights(model: PreTrainedModel) -> None:
     """Raise if a weight is NaN or infinite."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
-            raise NotFinite(f"the weight {name} has NaN or infinite entries; the checkpoint is damaged.")
+            raise NotFinite(f"the weight {name} has NaN or infinite entries; restore or download the checkpoint again.")

@@ -28,6 +28,7 @@ from kprune.runtime.distributed import all_true, rank, world_size
 RUN = "run.json"
 RESULT = "result.json"
 PREDICTIONS = "predictions"
+NAMES = {"kprune": "kprune's version"}
 COMPARED_BY_HASH = {"model": "the model's weights", "sample": "the sample's tokens", "prices": "the prices of units"}
 
 
@@ -264,7 +265,7 @@ def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None
         if not isinstance(there, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{folder / RUN} is not a checkpoint's ({error}); choose another folder.") from error
+        raise BadCheckpoint(f"{folder / RUN} is not the file of a checkpoint ({error}); choose another folder.") from error
     if is_cut:
         for path in folder.iterdir():
             if path.name != RUN:
@@ -279,7 +280,7 @@ def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None
         if ours != theirs:
             values = "differ" if name in COMPARED_BY_HASH else f"is {theirs} there and {ours} here"
             raise KpruneError(
-                f"{folder} belongs to another run: {COMPARED_BY_HASH.get(name, name)} {values}; "
+                f"{folder} belongs to another run: {({**NAMES, **COMPARED_BY_HASH}).get(name, name)} {values}; "
                 "choose another folder, or delete it to start again."
             )
 

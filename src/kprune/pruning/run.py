@@ -68,7 +68,7 @@ def group_sizes(sublayers: Sequence[Sublayer], config: PruneConfig) -> list[int]
 def allowance(dense: float, prices: Sequence[Tensor], sizes: Sequence[int], config: PruneConfig) -> float:
     """What may be spent in all; raise if that is less than the cheapest group of units."""
     if not prices:
-        raise KpruneError("the model has no heads and no neurons left to prune.")
+        raise KpruneError("the model has no heads and no neurons left to prune; start from a larger model.")
     allowed = (1.0 - config.reduction) * dense
     least = min(float(price[size]) for price, size in zip(prices, sizes, strict=True))
     if allowed < least:

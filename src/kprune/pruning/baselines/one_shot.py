@@ -51,4 +51,4 @@ def require_scipy(method: str) -> None:
     try:
         import scipy  # noqa: F401
     except ImportError as error:
-        raise KpruneError(f"the method {method} needs the extra: pip install 'kprune[data]'.") from error
+        raise KpruneError(f"the method {method} needs scipy: pip install 'kprune[data]'.") from error
