@@ -1,16 +1,15 @@
 """Criteria: ways to measure the knowledge of units (Section 3.2 of the paper, and beyond).
 
-A criterion defines the scalar that is differentiated (`objective`) and the sums that passes accumulate (`start`). The
-sums give every unit's knowledge and, for some criteria, a weight per token for the refit.
+A criterion is a scalar to differentiate (`objective`) and sums that passes accumulate (`start`). The sums give every
+unit's knowledge and, for some criteria, a weight per token for the refit. A new one is an entry in `CRITERIA`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,44 +51,19 @@ class Accumulation(ABC):
         return None
 
 
-@dataclass(frozen=True)
-class Criterion(ABC):
-    """A way to measure knowledge, with the coefficients that belong to its scale."""
-
-    name: str
-    summary: str
-    rep_weight: float
-    """λ, the weight of representational knowledge."""
-    head_weight: float | None
-    """μ, the weight of heads relative to neurons; None: the width d_h of a head."""
-    refresh: int = 1
-    """Sublayers between two measurements; 0: one measurement serves the whole run."""
-    wants_labels: ClassVar[bool] = False
-    leaves_tensors: ClassVar[bool] = False
-    """Whether every batch of a measurement leaves small tensors behind."""
-
-    @abstractmethod
-    def objective(
-        self, kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None
-    ) -> Tensor:
-        """The scalar that is differentiated, a sum over the batch."""
-
-    @abstractmethod
-    def start(
-        self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig
-    ) -> Accumulation:
-        """Empty sums for a measurement."""
-
-
-def loss(kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig) -> Tensor:
-    """Lost knowledge (Equation 5), summed over the batch."""
+def lost_knowledge(
+    kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None = None
+) -> Tensor:
+    """Objective: lost knowledge (Equation 5), summed over the batch."""
     if kind.is_distribution:
         return divergence(student.values, teacher.values, teacher.weights, config.temperature).sum()
     return squared_error(student.values, teacher.values, teacher.weights).sum()
 
 
-def probe(kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig) -> Tensor:
-    """A random probe of the loss's second derivative, summed over the batch."""
+def curvature_probe(
+    kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None = None
+) -> Tensor:
+    """Objective: a random probe of the second derivative of the lost knowledge, summed over the batch."""
     signs = random_signs(teacher.example, teacher.position, student.values.shape[-1], config.seed)
     if kind.is_distribution:
         return divergence_probe(student.values, teacher.values, teacher.weights, signs, config.temperature).sum()
@@ -110,23 +84,27 @@ def task_loss(kind: OutputKind, student: Prediction, teacher: Prediction, labels
     return teacher.weights * (student.values[:, 0] - labels.to(student.values.dtype)).square()
 
 
+def summed_task_loss(
+    kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None = None
+) -> Tensor:
+    """Objective: the loss of training, summed over the batch."""
+    return task_loss(kind, student, teacher, labels).sum()
+
+
 class MaskGradients(Accumulation):
     """Squared gradients of unit masks (Equation 6), and the energy of the units' outputs (Equation 8)."""
 
-    def __init__(
-        self,
-        sublayers: Sequence[Sublayer],
-        sample: Sample,
-        kind: OutputKind,
-        config: PruneConfig,
-        *,
-        divisor: float = 1.0,
-    ) -> None:
+    def __init__(self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig) -> None:
         super().__init__(sublayers, sample, kind, config)
-        self._divisor = divisor  # of K_pred
         self._sums = {sublayer: self.statistics(sublayer) for sublayer in sublayers}
 
+    @property
+    def divisor(self) -> float:
+        """Divisor of K_pred."""
+        return 1.0
+
     def statistics(self, sublayer: Sublayer) -> KnowledgeStatistics:
+        """Empty sums of a sublayer."""
         return KnowledgeStatistics(sublayer.units, sublayer.width, sublayer.consumer.weight.device)
 
     @contextmanager
@@ -155,9 +133,17 @@ class MaskGradients(Accumulation):
 
     def knowledge(self, sublayer: Sublayer) -> Tensor:
         sums, sample = self._sums.pop(sublayer), self.sample
-        predictive = sums.predictive(sample.examples) / self._divisor
+        predictive = sums.predictive(sample.examples) / self.divisor
         energy = sums.representational(sublayer.consumer.weight, sample.examples, sample.tokens)
         return predictive + (self.config.rep_weight or 0.0) * energy
+
+
+class PaperMaskGradients(MaskGradients):
+    """The same with the 1/γ² of Equation 6, which belongs to the divergence."""
+
+    @property
+    def divisor(self) -> float:
+        return self.config.temperature**2 if self.kind.is_distribution else 1.0
 
 
 class ReleasedMaskGradients(MaskGradients):
@@ -226,85 +212,75 @@ def not_finite(sublayer: Sublayer) -> NotFinite:
     return NotFinite(f"the knowledge measured in {sublayer.name} is not finite; load the model in float32.")
 
 
-@dataclass(frozen=True)
-class CompensatedCriterion(Criterion):
-    """Loss of the predictions after the remaining units are refitted."""
-
-    leaves_tensors: ClassVar[bool] = True
-
-    def objective(
-        self, kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None
-    ) -> Tensor:
-        return probe(kind, student, teacher, config)
-
-    def start(
-        self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig
-    ) -> Accumulation:
-        return OutputSensitivity(sublayers, sample, kind, config)
+Objective = Callable[[OutputKind, Prediction, Prediction, PruneConfig, Tensor | None], Tensor]
+"""The scalar that is differentiated, from the kind, the student's and the teacher's predictions, config and labels."""
 
 
 @dataclass(frozen=True)
-class FisherCriterion(Criterion):
-    """Fisher information of the teacher's predictions: the second derivative of the loss."""
+class Criterion:
+    """A way to measure knowledge, with the coefficients that belong to its scale."""
 
-    def objective(
-        self, kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None
-    ) -> Tensor:
-        return probe(kind, student, teacher, config)
-
-    def start(
-        self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig
-    ) -> Accumulation:
-        return MaskGradients(sublayers, sample, kind, config)
-
-
-@dataclass(frozen=True)
-class PaperCriterion(Criterion):
-    """Equations 6 and 8: the squared gradient of the loss."""
-
-    def objective(
-        self, kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None
-    ) -> Tensor:
-        return loss(kind, student, teacher, config)
-
-    def start(
-        self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig
-    ) -> Accumulation:
-        divisor = config.temperature**2 if kind.is_distribution else 1.0
-        return MaskGradients(sublayers, sample, kind, config, divisor=divisor)
+    name: str
+    summary: str
+    objective: Objective
+    start: type[Accumulation]
+    """The sums of a measurement."""
+    rep_weight: float
+    """λ, the weight of representational knowledge."""
+    head_weight: float | None
+    """μ, the weight of heads relative to neurons; None: the width d_h of a head."""
+    refresh: int = 1
+    """Sublayers between two measurements; 0: one measurement serves the whole run."""
+    wants_labels: bool = False
+    leaves_tensors: bool = False
+    """Whether every batch of a measurement leaves small tensors behind."""
 
 
-@dataclass(frozen=True)
-class ReleasedCriterion(PaperCriterion):
-    """The same loss on the scales of the authors' released code."""
-
-    def start(
-        self, sublayers: Sequence[Sublayer], sample: Sample, kind: OutputKind, config: PruneConfig
-    ) -> Accumulation:
-        return ReleasedMaskGradients(sublayers, sample, kind, config)
-
-
-@dataclass(frozen=True)
-class TaskGradientCriterion(FisherCriterion):
-    """An ablation: the squared gradient of the task's own loss."""
-
-    wants_labels: ClassVar[bool] = True
-
-    def objective(
-        self, kind: OutputKind, student: Prediction, teacher: Prediction, config: PruneConfig, labels: Tensor | None
-    ) -> Tensor:
-        return task_loss(kind, student, teacher, labels).sum()
-
-
-CRITERIA: dict[str, Criterion] = {
+CRITERIA = {
     criterion.name: criterion
     for criterion in (
-        CompensatedCriterion(
-            "compensated", "loss of the predictions after the remaining units are refitted", 1e-6, 1.0, refresh=0
+        Criterion(
+            "compensated",
+            "loss of the predictions after the remaining units are refitted",
+            curvature_probe,
+            OutputSensitivity,
+            rep_weight=1e-6,
+            head_weight=1.0,
+            refresh=0,
+            leaves_tensors=True,
         ),
-        FisherCriterion("fisher", "Fisher information of the dense model's predictions", 1e-5, 1.0),
-        PaperCriterion("paper", "Equations 6 and 8 of the paper", 2.5e-4, 64.0),
-        ReleasedCriterion("released", "the scales of the authors' released code", 2.5e-4, None),
-        TaskGradientCriterion("gradient", "gradient of the task's own loss, an ablation", 0.0, 1.0),
+        Criterion(
+            "fisher",
+            "Fisher information of the dense model's predictions",
+            curvature_probe,
+            MaskGradients,
+            rep_weight=1e-5,
+            head_weight=1.0,
+        ),
+        Criterion(
+            "paper",
+            "Equations 6 and 8 of the paper",
+            lost_knowledge,
+            PaperMaskGradients,
+            rep_weight=2.5e-4,
+            head_weight=64.0,
+        ),
+        Criterion(
+            "released",
+            "the scales of the authors' released code",
+            lost_knowledge,
+            ReleasedMaskGradients,
+            rep_weight=2.5e-4,
+            head_weight=None,
+        ),
+        Criterion(
+            "gradient",
+            "gradient of the task's own loss, an ablation",
+            summed_task_loss,
+            MaskGradients,
+            rep_weight=0.0,
+            head_weight=1.0,
+            wants_labels=True,
+        ),
     )
 }

@@ -265,9 +265,7 @@ def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None
         if not isinstance(there, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(
-            f"{folder / RUN} is not a checkpoint file ({error}); choose another folder."
-        ) from error
+        raise BadCheckpoint(f"{folder / RUN} is not a checkpoint file ({error}); choose another folder.") from error
     if is_cut:
         for path in folder.iterdir():
             if path.name != RUN:
