@@ -39,7 +39,7 @@ from kprune.maths import unit_statistics
 from kprune.models.hooks import masked
 from kprune.models.outputs import kind_of
 from kprune.models.sublayer import find
-from kprune.pruning.batching import sample_for
+from kprune.pruning.sampling import sample_for
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},

@@ -55,7 +55,7 @@ def imported_rooms(path: Path) -> set[str]:
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
-    """Names of functions, and lines of their code: signature, docstring and decorators do not count."""
+    """Names of functions and their lines, signature and docstring included."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

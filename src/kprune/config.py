@@ -50,7 +50,7 @@ def option(default: Any, help: str, **info: Any) -> Any:
 class PruneConfig:
     """Everything that the result of a run depends on, besides the model and the sample.
 
-    A field that is None takes the default of its method or criterion (`kprune.pruning.resolve`).
+    A field that is None takes the default of its method or criterion (`kprune.pruning.registry.resolve`).
     """
 
     reduction: float = option(

@@ -11,7 +11,7 @@ from kprune.cli import main
 from kprune.cli.options import parse_shape, short_names
 from kprune.config import PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
-from kprune.pruning.methods import CHOICES
+from kprune.pruning.registry import CHOICES
 
 pytest_plugins = ["command_fixtures"]
 

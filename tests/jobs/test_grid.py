@@ -6,7 +6,7 @@ import pytest
 from kprune.config import PruneConfig, info_of
 from kprune.errors import KpruneError
 from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, parse_method, read_grid
-from kprune.pruning.methods import CHOICES, METHODS
+from kprune.pruning.registry import CHOICES, METHODS
 
 
 def test_knobs_are_the_fields_that_a_variant_may_set():

@@ -16,7 +16,7 @@ from kprune.models.resize import shrink
 from kprune.models.sublayer import find
 from kprune.pruning.baselines import kcm, kwon, magnitude
 from kprune.pruning.budgets import budget_named
-from kprune.pruning.methods import METHODS
+from kprune.pruning.registry import METHODS
 from kprune.pruning.run import Run
 
 RIVALS = [name for name in METHODS if name != "kprune"]

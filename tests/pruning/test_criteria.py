@@ -20,8 +20,8 @@ from kprune.pruning.criteria import CRITERIA, RELEASED_GROUP, task_loss
 from kprune.pruning.journal import Journal
 from kprune.pruning.knowledge_pruning import KPrune
 from kprune.pruning.measurement import measure
-from kprune.pruning.methods import resolve
 from kprune.pruning.refit import least_squares_fit
+from kprune.pruning.registry import resolve
 from kprune.pruning.run import Run
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions

@@ -11,7 +11,7 @@ from kprune.models.sublayer import find
 from kprune.pruning.budgets import flops_per_unit
 from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.measurement import Measured, measure, require_knowledge
-from kprune.pruning.methods import resolve
+from kprune.pruning.registry import resolve
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions
 

@@ -10,7 +10,7 @@ from kprune.models.passes import forward
 from kprune.models.sublayer import find
 from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.measurement import measure
-from kprune.pruning.methods import resolve
+from kprune.pruning.registry import resolve
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions, teacher_of
 

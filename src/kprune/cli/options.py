@@ -14,7 +14,7 @@ from kprune.config import PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
 from kprune.evaluation.metrics import METRICS
 from kprune.jobs.data_options import DEFAULT_TOKENS, DataOptions
-from kprune.pruning.methods import CHOICES
+from kprune.pruning.registry import CHOICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]

@@ -31,7 +31,7 @@ from kprune.jobs.max_drop import PruneWithinDrop, Trial
 from kprune.jobs.preparation import Prepared, prepare
 from kprune.jobs.prune_checkpoint import Stage, State, prune_checkpoint, prune_to_reduction, require_output
 from kprune.jobs.speedup import PruneToSpeedup
-from kprune.pruning.methods import wants_labels
+from kprune.pruning.registry import wants_labels
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.summary import print_evaluation, print_inspection
 from kprune.runtime.distributed import launched_processes, launched_rank, local_device, process_group, rank

@@ -19,12 +19,17 @@ DRAWS = 1000
 """Random draws of the bootstrap and of the randomisation test."""
 
 
+CLASSES, VALUES, ANSWERS, TOKENS, LIKENESS = "classes", "values", "answers", "tokens", "likeness"
+"""What a metric scores; the scorers of `kprune.evaluation.scorers` offer the metrics of their kind."""
+
+
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name, its function, and its direction."""
+    """A metric: its name, its function, what it scores, and its direction."""
 
     name: str
     score: Score
+    scores: str
     larger_is_better: bool = True
     is_counted: bool = False
     """Whether the metric counts right answers; then no error among n examples only bounds the error rate by 3/n."""
@@ -138,21 +143,26 @@ def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", _accuracy, is_counted=True),
-        Metric("f1", _f1, is_counted=True),
-        Metric("macro-f1", _macro_f1, is_counted=True),
-        Metric("matthews", _matthews, is_counted=True),
-        Metric("spearman", _spearman, standardise=_ranks),
-        Metric("pearson", _pearson, standardise=_standard_scores),
-        Metric("exact-match", _percent, is_counted=True),
-        Metric("answer-f1", _percent, is_counted=True),
-        Metric("perplexity", _perplexity, larger_is_better=False),
-        Metric("agreement", _percent, is_counted=True),
-        Metric("cosine", _percent),
-        Metric("divergence", _mean, larger_is_better=False),
-        Metric("squared-error", _mean, larger_is_better=False),
+        Metric("accuracy", _accuracy, CLASSES, is_counted=True),
+        Metric("f1", _f1, CLASSES, is_counted=True),
+        Metric("macro-f1", _macro_f1, CLASSES, is_counted=True),
+        Metric("matthews", _matthews, CLASSES, is_counted=True),
+        Metric("spearman", _spearman, VALUES, standardise=_ranks),
+        Metric("pearson", _pearson, VALUES, standardise=_standard_scores),
+        Metric("answer-f1", _percent, ANSWERS, is_counted=True),
+        Metric("exact-match", _percent, ANSWERS, is_counted=True),
+        Metric("perplexity", _perplexity, TOKENS, larger_is_better=False),
+        Metric("agreement", _percent, LIKENESS, is_counted=True),
+        Metric("cosine", _percent, LIKENESS),
+        Metric("divergence", _mean, LIKENESS, larger_is_better=False),
+        Metric("squared-error", _mean, LIKENESS, larger_is_better=False),
     )
 }
+
+
+def metrics_of(scores: str) -> tuple[str, ...]:
+    """Names of the metrics for classes, values, answers, tokens or likeness, the usual one first."""
+    return tuple(metric.name for metric in METRICS.values() if metric.scores == scores)
 
 
 def metric_of(name: str) -> Metric:

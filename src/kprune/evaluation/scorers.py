@@ -21,7 +21,7 @@ from kprune.data.readers import Row
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.errors import BadSample, KpruneError
 from kprune.evaluation import squad
-from kprune.evaluation.metrics import Array
+from kprune.evaluation.metrics import ANSWERS, CLASSES, TOKENS, VALUES, Array, metrics_of
 from kprune.models.batches import Batch, Example
 from kprune.models.outputs import CLASSIFICATION, MASKED_LM, QUESTION_ANSWERING, REGRESSION, Prediction
 
@@ -68,7 +68,7 @@ def encode(rows: Sequence[Row], tokenizer: Any, max_length: int) -> list[Example
 class ClassScorer(Scorer):
     """Classification: the most likely class against the reference class."""
 
-    metrics = ("accuracy", "f1", "macro-f1", "matthews")
+    metrics = metrics_of(CLASSES)
 
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         super().__init__(test, tokenizer, max_length)
@@ -116,7 +116,7 @@ class _ClassAnswers(ModelAnswers):
 class ValueScorer(Scorer):
     """Regression: the predicted value against the reference value."""
 
-    metrics = ("spearman", "pearson")
+    metrics = metrics_of(VALUES)
 
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         super().__init__(test, tokenizer, max_length)
@@ -142,7 +142,7 @@ class _ValueAnswers(ModelAnswers):
 class SimilarityScorer(Scorer):
     """Embeddings of text pairs: their cosine against the reference similarity."""
 
-    metrics = ("spearman", "pearson")
+    metrics = metrics_of(VALUES)
 
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         if len(test.rows[0]) != 2:
@@ -180,7 +180,7 @@ class SpanScorer(Scorer):
         questions, contexts = zip(*test.rows, strict=True)
         self.windows = squad.windows_of(questions, contexts, tokenizer, max_length)
         self.examples = self.windows.examples
-        self.metrics = ("answer-f1", "exact-match") if test.references is not None else ()
+        self.metrics = metrics_of(ANSWERS) if test.references is not None else ()
         self.references = [
             _answer_texts(reference, row, test.name) for row, reference in enumerate(test.references or ())
         ]
@@ -221,7 +221,7 @@ class _SpanAnswers(ModelAnswers):
 class MaskedTokenScorer(Scorer):
     """Masked language models: the loss at masked tokens, in blocks of running text."""
 
-    metrics = ("perplexity",)
+    metrics = metrics_of(TOKENS)
 
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         special = tokenizer("")["input_ids"]

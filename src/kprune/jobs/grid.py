@@ -11,7 +11,7 @@ from typing import Any
 
 from kprune.config import PruneConfig, info_of, type_of
 from kprune.errors import KpruneError
-from kprune.pruning.methods import METHODS, resolve
+from kprune.pruning.registry import METHODS, resolve
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import OutOfMemory, UnsupportedModel
 from kprune.models.outputs import kind_of
 from kprune.models.sublayer import Sublayer, find
-from kprune.pruning.batching import require_enough, require_finite_weights, sample_for
 from kprune.pruning.budgets import budget_named, total_flops
 from kprune.pruning.finish import attach_record, hand_over, require_answers
 from kprune.pruning.journal import FolderJournal, Journal, fingerprint, process_folder
 from kprune.pruning.knowledge_pruning import KPrune, preview
 from kprune.pruning.method import Method
-from kprune.pruning.methods import METHODS, resolve
 from kprune.pruning.progress import Clock, Progress
+from kprune.pruning.registry import METHODS, resolve
 from kprune.pruning.result import Outcome, Pruned, Step
 from kprune.pruning.run import Run, Shared, mask_of
+from kprune.pruning.sampling import require_enough, require_finite_weights, sample_for
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions, teacher_of
 from kprune.runtime.distributed import all_true

@@ -1,4 +1,4 @@
-"""One run of a pruner: the student, its budget and its streams."""
+"""One run of a pruner: the student, the prices of its units and what is left of the budget."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shared:
 
 
 class Run:
-    """A student in the making. Its streams are set once its method is known."""
+    """A student in the making, and its budget."""
 
     def __init__(self, shared: Shared, config: PruneConfig, budget: Budget) -> None:
         self.shared, self.config = shared, config

@@ -6,7 +6,7 @@ import tiny
 from kprune import KpruneError, PruneConfig, prune
 from kprune.config import DEFAULT_RIDGE
 from kprune.pruning.criteria import CRITERIA
-from kprune.pruning.methods import CHOICES, METHODS, resolve, wants_labels
+from kprune.pruning.registry import CHOICES, METHODS, resolve, wants_labels
 
 BATCHES = tiny.batched(tiny.texts(16))
 RIVALS = [name for name in METHODS if name != "kprune"]
