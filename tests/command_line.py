@@ -8,7 +8,7 @@ import tiny
 from click.testing import CliRunner, Result
 from task_data import load_tokenizer
 
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.data.calibration import python_documentation
 
 CLASSES = ("bad", "fair", "good")

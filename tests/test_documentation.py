@@ -22,7 +22,7 @@ from fast_clock import install_fast_clock
 from task_data import load_tokenizer, write_data
 
 import kprune as package
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import TASKS
 from kprune.deploy import benchmark

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.cli.main import Commands
 from kprune.errors import BadOptions, BadSample, KpruneError
 

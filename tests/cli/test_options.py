@@ -7,7 +7,7 @@ import click
 import pytest
 from command_line import kprune
 
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.cli.options import parse_shape, short_names
 from kprune.config import PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError

@@ -200,7 +200,7 @@ def test_a_rival_continues_from_its_checkpoint(method, checkpoint, text, tmp_pat
 INTERRUPTIBLE = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with SIGINT ignored
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.pruning import pruner
 
 def remove_and_wait(*arguments, remove=pruner._remove):

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.pruning import journal
 from kprune.pruning.journal import FolderJournal
 

@@ -31,7 +31,7 @@ ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2", 
 # A process of a run that ends without a word once it has finished a sublayer.
 DYING = """
 import os, signal
-from kprune.cli import main
+from kprune.cli.main import main
 from kprune.pruning.journal import FolderJournal
 
 def add_and_die(self, number, outcome, add=FolderJournal.add):

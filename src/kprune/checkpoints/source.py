@@ -230,7 +230,9 @@ def reading(folder: Path) -> Iterator[None]:
             raise
         # An unexpected value in a config can raise any exception in transformers.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BadCheckpoint(f"cannot load {folder}: {reason}") from error
+        raise BadCheckpoint(
+            f"cannot load {folder}: {reason.rstrip('.')}; restore or download the folder again."
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

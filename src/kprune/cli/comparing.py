@@ -34,8 +34,9 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
     chosen |= {name: value for name, value in options.items() if value not in (None, ())}
     if models:
         chosen["models"] = {task: model for task, _, model in (each.partition("=") for each in models)}
-    if not all(chosen.get("models", {"": ""}).values()):
-        raise BadOptions("pass at least one --model TASK=MODEL.")
+    wrong = [f" ({task!r} has no model)" for task, model in chosen.get("models", {}).items() if not model]
+    if wrong or not chosen.get("models"):
+        raise BadOptions(f"pass at least one --model TASK=MODEL{wrong[0] if wrong else ''}.")
     grid = Grid(**chosen)
     total, left = len(grid.cells()), len(open_cells(grid, results))
     with counting_bar(total, total - left) as count:

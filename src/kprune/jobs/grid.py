@@ -58,7 +58,7 @@ def read_grid(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise KpruneError(f"cannot read {path} as TOML: {error}.") from error
+        raise KpruneError(f"cannot read {path} as TOML: {error}; correct the file.") from error
     known = {each.name for each in fields(Grid)}
     unknown = sorted(set(content) - known)
     if unknown:
