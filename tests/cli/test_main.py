@@ -6,8 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kprune.cli.main import main
-from kprune.cli.main import Commands
+from kprune.cli.main import Commands, main
 from kprune.errors import BadOptions, BadSample, KpruneError
 
 
