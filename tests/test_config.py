@@ -1,6 +1,7 @@
 import json
 from dataclasses import FrozenInstanceError, fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,13 +82,14 @@ def test_json_has_every_field_and_the_budgets_name():
 
 
 def test_the_sentence_names_every_setting_with_its_value():
-    sentence = PruneConfig(reduction=0.6, rep_weight=1e-5, refit=False).describe()
+    config = PruneConfig(reduction=0.6, rep_weight=1e-5, refit=False)
+    sentence = config.describe()
     assert sentence.startswith("Settings: reduction 0.6, method kprune, criterion compensated, ")
     assert sentence.endswith(".")
-    for each in fields(PruneConfig):
-        assert f"{each.name.replace('_', ' ')} " in sentence
+    for name, value in config.as_json().items():
+        assert (f", {name.replace('_', ' ')} " in f", {sentence.removeprefix('Settings: ')}") == (value is not None)
     assert ", rep weight 1e-05," in sentence
-    assert ", refit False," in sentence
+    assert ", refit no," in sentence
 
 
 def test_options_go_to_the_config_that_has_them():
@@ -111,3 +113,26 @@ def test_an_unknown_option_is_named_with_all_known_ones():
 def test_a_value_out_of_range_is_refused_as_a_keyword_too():
     with pytest.raises(KpruneError, match=r"reduction is 1\.5, but must be 0 or more and below 1; 0\.6 removes 60 %"):
         combine_options(None, None, {"reduction": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reduction": "0.5"}, r"reduction is '0.5' \(str\), but must be a number; 0.6 removes 60 %\.$"),
+        ({"reduction": None}, r"reduction is None \(NoneType\), but must be a number"),
+        ({"reduction": True}, r"reduction is True \(bool\), but must be a number"),
+        ({"temperature": "2"}, r"temperature is '2' \(str\), but must be a number; the paper uses 2"),
+        ({"ridge": [1e-4]}, r"ridge is \[0.0001\] \(list\), but must be a number; leave it out for the default"),
+        ({"seed": "1"}, r"seed is '1' \(str\), but must be a number; the default is 0"),
+        ({"refit": "no"}, r"refit is 'no' \(str\), but must be True or False; the default is True"),
+        ({"method": 3}, r"method is 3 \(int\), but must be a name; the default is 'kprune'"),
+        ({"budget": 0.5}, r"budget is 0.5 \(float\), but must be a name; the default is 'flops'"),
+    ],
+)
+def test_values_of_another_type_are_refused_by_name(options, message):
+    with pytest.raises(KpruneError, match=message):
+        PruneConfig(**options)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert PruneConfig(reduction=np.float32(0.5), align=np.int64(8)).align == 8

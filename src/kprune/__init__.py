@@ -1,27 +1,33 @@
 """Prune fine-tuned transformers models without retraining them.
 
-`from_pretrained` reads a pruned checkpoint once this package is imported.
+`from_pretrained` reads a pruned checkpoint once this package is imported. Public names are imported on first use: torch
+and transformers take seconds.
 """
 
-from kprune.checkpoints import hf_plugin as _hf_plugin  # noqa: F401  # registers itself with transformers
-from kprune.checkpoints.source import Source
-from kprune.checkpoints.writer import save
-from kprune.config import PruneConfig, RunConfig
-from kprune.data.calibration import draw
-from kprune.data.readers import read_lines, read_rows
-from kprune.data.tasks import TASKS, Test, load_task, read_test
-from kprune.deploy.benchmark import Bench, Contender, bench
-from kprune.deploy.exporter import Exported, export
-from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
-from kprune.errors import KpruneError
-from kprune.evaluation.evaluator import Evaluation, evaluate
-from kprune.pruning.criteria import CRITERIA
-from kprune.pruning.progress import Progress
-from kprune.pruning.pruner import Pruner, prune
-from kprune.pruning.result import Pruned, Step
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-Settings = PruneConfig
-"""The name of `PruneConfig` before version 0.2."""
+from kprune.checkpoints.registration import register_with_transformers
+
+if TYPE_CHECKING:
+    from kprune.checkpoints.source import Source
+    from kprune.checkpoints.writer import save
+    from kprune.config import PruneConfig, RunConfig
+    from kprune.config import PruneConfig as Settings
+    from kprune.data.calibration import draw
+    from kprune.data.readers import read_lines, read_rows
+    from kprune.data.tasks import TASKS, Test, load_task, read_test
+    from kprune.deploy.benchmark import Bench, Contender, bench
+    from kprune.deploy.exporter import Exported, export
+    from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
+    from kprune.errors import KpruneError
+    from kprune.evaluation.evaluator import Evaluation, evaluate
+    from kprune.pruning.criteria import CRITERIA
+    from kprune.pruning.progress import Progress
+    from kprune.pruning.pruner import Pruner, prune
+    from kprune.pruning.result import Pruned, Step
+
+    __version__: str
 
 __all__ = [
     "CRITERIA",
@@ -55,3 +61,44 @@ __all__ = [
     "reduction_for_speedup",
     "save",
 ]
+
+_HOMES = {
+    "checkpoints.source": ("Source",),
+    "checkpoints.writer": ("save",),
+    "config": ("PruneConfig", "RunConfig"),
+    "data.calibration": ("draw",),
+    "data.readers": ("read_lines", "read_rows"),
+    "data.tasks": ("TASKS", "Test", "load_task", "read_test"),
+    "deploy.benchmark": ("Bench", "Contender", "bench"),
+    "deploy.exporter": ("Exported", "export"),
+    "deploy.latency": ("Latency", "aim", "measure_latency", "reduction_for_speedup"),
+    "errors": ("KpruneError",),
+    "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "pruning.criteria": ("CRITERIA",),
+    "pruning.progress": ("Progress",),
+    "pruning.pruner": ("Pruner", "prune"),
+    "pruning.result": ("Pruned", "Step"),
+}
+"""The module of each public name; a test compares them with the imports above."""
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
+_OLD_NAMES = {"Settings": "PruneConfig"}
+"""Names before version 0.2."""
+
+
+def __getattr__(name: str) -> Any:
+    current = _OLD_NAMES.get(name, name)
+    if name == "__version__":
+        value = import_module("importlib.metadata").version(__name__)
+    elif current in _MODULES:
+        value = getattr(import_module(f"{__name__}.{_MODULES[current]}"), current)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
+    globals()[name] = value  # the next access is a plain one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_with_transformers()

@@ -1,3 +1,9 @@
-from kprune.cli.main import main
+import sys
 
-main()
+try:
+    from kprune.cli.main import main
+
+    main(prog_name="kprune")
+except KeyboardInterrupt:  # before the command began
+    sys.stderr.write("kprune: interrupted; no model was written.\n")
+    sys.exit(130)

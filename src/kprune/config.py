@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Protocol, get_args, get_type_hints
@@ -17,6 +18,12 @@ from typing import Any, Protocol, get_args, get_type_hints
 from kprune.errors import KpruneError
 
 DEFAULT_RIDGE = 1e-6
+DEFAULT_TOKENS = 100_000
+"""Real tokens of a sample."""
+DTYPES = ("float32", "float16", "bfloat16")
+"""Types of weights that can be asked for."""
+QUANT_METHOD = "kprune"
+"""The name by which `config.json` asks transformers for the plug-in."""
 
 
 class NamedBudget(Protocol):
@@ -98,6 +105,9 @@ class PruneConfig:
     )
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(PruneConfig)
+        for each in fields(self):
+            _check_type(each, getattr(self, each.name), get_args(hints[each.name]) or (hints[each.name],))
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise KpruneError(f"temperature is {self.temperature}, but must be above 0; the paper uses 2.")
         for each in fields(self):
@@ -110,7 +120,8 @@ class PruneConfig:
 
     def describe(self) -> str:
         """One sentence with every setting, for the model card."""
-        parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in self.as_json().items()]
+        settings = {name: value for name, value in self.as_json().items() if value is not None}
+        parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in settings.items()]
         return f"Settings: {', '.join(parts)}."
 
 
@@ -160,6 +171,21 @@ def combine_options(
     )
 
 
+def _check_type(each: Any, value: Any, kinds: tuple[type, ...]) -> None:
+    """Raise if a number, a flag or a name is of another type."""
+    if (value is None and type(None) in kinds) or (NamedBudget in kinds and hasattr(value, "name")):
+        return
+    if bool in kinds:
+        wanted, is_sound = "True or False", isinstance(value, bool)
+    elif str in kinds:
+        wanted, is_sound = "a name", isinstance(value, str)
+    else:
+        wanted, is_sound = "a number", isinstance(value, Real) and not isinstance(value, bool)
+    if not is_sound:
+        remedy = info_of(each).example or f"the default is {each.default!r}"
+        raise KpruneError(f"{each.name} is {value!r:.60} ({type(value).__name__}), but must be {wanted}; {remedy}.")
+
+
 def _check_range(name: str, value: Any, info: OptionInfo) -> None:
     if value is None or (info.least is None and info.below is None):
         return
@@ -171,4 +197,6 @@ def _check_range(name: str, value: Any, info: OptionInfo) -> None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

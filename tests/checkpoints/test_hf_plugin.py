@@ -1,5 +1,6 @@
 """Plain `from_pretrained` reads a pruned checkpoint, and the loaded model behaves as a dense one."""
 
+import json
 import subprocess
 import sys
 
@@ -111,6 +112,26 @@ def test_an_encoder_is_read_out_of_a_model_with_a_head_and_the_other_way_round(p
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "bare").num_parameters() > 0
 
 
+def test_a_new_head_has_another_number_of_labels(pruned, folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=7, ignore_mismatched_sizes=True)
+    assert model.classifier.weight.shape == (7, 32)
+    assert tiny.same_outputs(model.bert, pruned.model.bert, BATCHES[0])
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):  # transformers' own error
+        AutoModelForSequenceClassification.from_pretrained(folder, num_labels=7)
+
+
+def test_mismatched_layers_are_refused_even_if_sizes_are_ignored(folder):
+    change_record(folder, lambda record: record["per_layer"][0].update(ffn=record["per_layer"][0]["ffn"] - 1))
+    with pytest.raises(kprune.KpruneError, match="do not belong together"):
+        AutoModelForSequenceClassification.from_pretrained(folder, ignore_mismatched_sizes=True)
+
+
+def test_the_record_says_what_to_do(folder):
+    record = json.loads((folder / "config.json").read_text())["quantization_config"]
+    assert "`import kprune` before from_pretrained" in record["note"]
+    assert record["format"] == 1
+
+
 def test_a_config_passed_by_hand_works(pruned, folder):
     config = AutoModelForSequenceClassification.from_pretrained(folder).config
     model = AutoModelForSequenceClassification.from_pretrained(folder, config=config)
@@ -121,7 +142,8 @@ def test_without_kprune_loading_fails_loudly(folder):
     code = f"from transformers import AutoModel; AutoModel.from_pretrained({str(folder)!r})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode != 0
-    assert "size mismatch" in run.stderr.lower() or "mismatch" in run.stderr.lower()
+    assert "Unknown quantization type, got kprune" in run.stderr  # the model card says so
+    assert "size mismatch" in run.stderr
 
 
 @pytest.mark.parametrize(

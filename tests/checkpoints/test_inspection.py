@@ -1,14 +1,16 @@
-"""`inspect` reads shape and size from the config alone."""
+"""`inspect` reads shape and size from the config, and compares the weights' headers with it."""
 
 import shutil
 
 import pytest
 import tiny
-from uneven_model import uneven_result
+from safetensors.torch import load_file, save_file
+from uneven_model import BATCHES, uneven_result
 
 import kprune
 from kprune.checkpoints.inspection import inspect
 from kprune.checkpoints.writer import save
+from kprune.errors import BadCheckpoint
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
 
@@ -39,6 +41,71 @@ def test_a_dense_folder_has_no_history(tmp_path):
     assert found.history == []
     assert found.length == 128.0
     assert found.flops[0] == found.flops[1]
+
+
+@pytest.mark.parametrize(("family", "kind"), tiny.ALL_CASES)
+def test_sound_folders_are_inspected(family, kind, tmp_path):
+    model = tiny.tiny_model(family, kind)
+    model.save_pretrained(tmp_path / "dense")
+    assert inspect(str(tmp_path / "dense")).parameters == (model.num_parameters(), model.num_parameters())
+    pruned = kprune.prune(model, BATCHES, reduction=0.85, align=1)
+    assert inspect(save(pruned, tmp_path / "small")).parameters == pruned.parameters
+
+
+def test_weights_of_old_checkpoints_have_other_names(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():
+        weights = {key.replace(new, name): value for key, value in weights.items()}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert inspect(tmp_path).history == []
+
+
+@pytest.fixture
+def broken(request, folder, tmp_path):
+    """A pruned or a dense folder, to be damaged."""
+    if request.param == "pruned":
+        shutil.copytree(folder, tmp_path / "model")
+    else:
+        tiny.tiny_model().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("broken", ["pruned", "dense"], indirect=True)
+def test_a_folder_without_weights_is_refused(broken):
+    (broken / "model.safetensors").unlink()
+    with pytest.raises(BadCheckpoint, match=r"the weights .*model.safetensors are missing; restore"):
+        inspect(broken)
+
+
+@pytest.mark.parametrize("broken", ["pruned", "dense"], indirect=True)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: kprune.prune(tiny.tiny_model(), BATCHES, reduction=0.4).model, "do not belong together"),
+        (lambda: tiny.tiny_model(intermediate_size=64), "do not belong together"),
+        (lambda: tiny.tiny_model(num_hidden_layers=5), "declares 3 layers, and the weights hold 5"),
+        (lambda: tiny.tiny_model("distilbert"), "declares 3 layers, and the weights hold 0"),
+        (lambda: tiny.tiny_model("roberta"), r"is missing|do not belong together|hold 0"),
+        (lambda: tiny.tiny_model("bert", "embedding"), r"is missing|do not belong together"),
+    ],
+    ids=["pruned otherwise", "wider", "deeper", "distilbert", "roberta", "headless"],
+)
+def test_weights_of_another_model_are_refused(broken, other, message, tmp_path):
+    other().save_pretrained(tmp_path / "other")
+    shutil.copy(tmp_path / "other/model.safetensors", broken)
+    with pytest.raises(BadCheckpoint, match=message):
+        inspect(broken)
+
+
+def test_a_missing_shard_is_refused(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path, max_shard_size="20KB")
+    assert inspect(tmp_path).history == []
+    shard = sorted(tmp_path.glob("*.safetensors"))[1]
+    shard.unlink()
+    with pytest.raises(BadCheckpoint, match=f"{shard.name} are missing"):
+        inspect(tmp_path)
 
 
 def test_a_graph_is_not_inspected(folder, tmp_path):

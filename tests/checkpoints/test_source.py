@@ -27,6 +27,37 @@ def test_a_class_that_transformers_does_not_have_is_refused(tmp_path):
         Source(tmp_path).load()
 
 
+def test_a_folder_may_be_a_string(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path / "dense")
+    source = Source(str(tmp_path / "dense"))
+    assert source.folder == tmp_path / "dense"
+    assert source.name == "dense"
+    assert source.load().num_parameters() == tiny.tiny_model().num_parameters()
+
+
+def test_more_layers_than_the_config_declares_are_refused(tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    change_config(tmp_path, num_hidden_layers=2)
+    with pytest.raises(BadCheckpoint, match="declares 2 layers, and the weights hold 3"):
+        Source(tmp_path).load()
+
+
+@pytest.mark.parametrize("library", ["sentence-transformers 6", "sentence-transformers 4", "no model type"])
+def test_a_cross_encoder_is_known_by_its_files(library, tmp_path):
+    tiny.tiny_model("bert", "regression").save_pretrained(tmp_path)
+    assert Source(tmp_path).sentence_class is None
+    if library == "sentence-transformers 4":  # a plain folder with an entry in its config
+        change_config(tmp_path, sentence_transformers={"version": "4.0.0"})
+    else:
+        (tmp_path / "modules.json").write_text('[{"path": "", "type": "sentence_transformers.models.Transformer"}]')
+        assert Source(tmp_path).sentence_class == "SentenceTransformer"
+        if library == "no model type":
+            (tmp_path / "sentence_bert_config.json").write_text('{"transformer_task": "sequence-classification"}')
+        else:
+            (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "CrossEncoder"}')
+    assert Source(tmp_path).sentence_class == "CrossEncoder"
+
+
 def test_a_cross_encoder_folder_keeps_its_head(tmp_path):
     tiny.tiny_model("bert", "regression").save_pretrained(tmp_path)
     modules = [{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
@@ -115,6 +146,7 @@ def test_code_in_a_folder_is_never_run(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.C"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "vocab.txt").write_text("[UNK]")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["evil.C", None]}}))
     for load in (lambda: Source(tmp_path).load(), lambda: Source(tmp_path).load_tokenizer()):
         with pytest.raises(kprune.KpruneError, match="cannot load"):

@@ -1,15 +1,20 @@
 """`save` writes a folder that transformers and sentence-transformers read."""
 
+import copy
 import json
 import multiprocessing
 import os
 import resource
 import signal
+from functools import partial
 
+import huggingface_hub
 import pytest
 import tiny
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from command_line import write_checkpoint
+from task_data import load_tokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, pipeline
 from uneven_model import BATCHES, uneven_result
 
 import kprune
@@ -91,10 +96,78 @@ def test_pooling_is_read_from_a_sentence_transformers_folder(config, expected, t
     assert json.loads((folder / "1_Pooling/config.json").read_text()) == config
 
 
+@pytest.fixture
+def dense(tmp_path):
+    """A model folder with a tokenizer, as `from_pretrained` reads it."""
+    return write_checkpoint(tmp_path / "dense")
+
+
+def prune_loaded(folder):
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    return kprune.prune(model, BATCHES, reduction=0.5)
+
+
+def vocabulary_in(folder):
+    return AutoTokenizer.from_pretrained(folder).get_vocab()
+
+
+def test_the_given_tokenizer_is_saved(dense, tmp_path):
+    pruned = prune_loaded(dense)
+    pruned.model.config._name_or_path = ""
+    folder = kprune.save(pruned, tmp_path / "small", tokenizer=load_tokenizer())
+    assert vocabulary_in(folder) == load_tokenizer().get_vocab()
+    text = "A text to classify."
+    answer = pipeline("text-classification", model=str(folder))(text)[0]
+    with torch.no_grad():
+        expected = pruned.model(**load_tokenizer()(text, return_tensors="pt")).logits.softmax(-1)
+    assert answer["score"] == pytest.approx(float(expected.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize("source", ["none", "without tokenizer"])
+def test_the_tokenizer_is_found_where_the_model_was_loaded(source, dense, tmp_path, caplog):
+    pruned = prune_loaded(dense)
+    pruned.model.save_pretrained(tmp_path / "bare")
+    options = {} if source == "none" else {"source": Source(tmp_path / "bare")}
+    folder = kprune.save(pruned, tmp_path / "small", **options)
+    assert vocabulary_in(folder) == load_tokenizer().get_vocab()
+    assert "tokenizer" not in caplog.text
+
+
+def test_the_tokenizer_of_a_cached_hub_model_is_found(dense, tmp_path, monkeypatch):
+    cache = tmp_path / "models--org--name"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs/main").write_text("0123abc")
+    (cache / "snapshots").mkdir()
+    dense.rename(cache / "snapshots/0123abc")
+    pruned = prune_loaded(cache / "snapshots/0123abc")
+    pruned.model.config._name_or_path = "org/name"
+    download = huggingface_hub.snapshot_download
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", partial(download, cache_dir=tmp_path))
+    folder = kprune.save(pruned, tmp_path / "small")
+    assert vocabulary_in(folder) == load_tokenizer().get_vocab()
+    assert "base_model: org/name\n" in (folder / "README.md").read_text()
+
+
+def test_a_missing_tokenizer_is_told_once(tmp_path, caplog):
+    folder = kprune.save(uneven_result(), tmp_path / "small")
+    warnings = [record.getMessage() for record in caplog.records if "tokenizer" in record.getMessage()]
+    assert warnings == [f"no tokenizer was found, so {folder} cannot read text; pass save(…, tokenizer=tokenizer)"]
+
+
+def test_a_tokenizer_that_does_not_fit_is_not_saved(dense, tmp_path, caplog):
+    with pytest.raises(kprune.KpruneError, match=r"`tokenizer` \(\w+\) has a token number 30521, and the model 99 emb"):
+        kprune.save(uneven_result(), tmp_path / "small", tokenizer=load_tokenizer())
+    assert not (tmp_path / "small").exists()
+    pruned = copy.deepcopy(uneven_result())
+    pruned.model.config._name_or_path = str(dense)
+    folder = kprune.save(pruned, tmp_path / "small")
+    assert not (folder / "tokenizer.json").exists()
+    assert "has a token number 30521" in caplog.text
+
+
 @pytest.mark.real
 def test_sentence_transformers_and_pipelines_read_it(tmp_path):
     from sentence_transformers import SentenceTransformer
-    from transformers import pipeline
 
     source = embedded_model()
     model, tokenizer = source.load(), source.load_tokenizer()

@@ -20,7 +20,10 @@ def test_options_that_name_no_model_are_refused(tmp_path):
 
 def test_cells_that_fail_are_printed_with_the_reason(tmp_path):
     result = kprune("compare", tmp_path / "r.jsonl", "--model", "sst2=/nowhere", "--reduction", "0.5", "--seed", "0")
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "kprune: every cell failed; the lines above have the reasons. The next run tries them again.\n"
+    )
     assert "5 cells, 5 run now, 5 failed in all" in " ".join(result.output.split())  # one for each method
     assert " ".join(result.output.split()).count("there is no folder /nowhere") == 5
 
@@ -49,7 +52,7 @@ def test_a_misspelt_variant_is_reported_before_any_model_is_loaded(variant, sent
 
 def test_options_complete_the_file_of_a_grid(tmp_path, monkeypatch):
     received = []
-    monkeypatch.setattr("kprune.cli.comparing.compare", lambda grid, path, **_: received.append(grid))
+    monkeypatch.setattr("kprune.jobs.comparison.compare", lambda grid, path, **_: received.append(grid))
     (tmp_path / "grid.toml").write_text("methods = ['kprune']\nseeds = [7]\ntokens = 50\n[models]\nsst2 = 'folder'\n")
     result = kprune("compare", tmp_path / "r.jsonl", "--grid", tmp_path / "grid.toml", "--seed", 3, "--reduction", 0.5)
     assert result.exit_code == 0, result.output

@@ -19,13 +19,45 @@ def test_bench_prints_times_and_draws_them(checkpoint, small, tmp_path, monkeypa
     options = ("--shape", "4x16", "--shape", "1x8", "--runtime", "torch", "--seconds", 0, "--threads", 1)
     result = kprune("bench", small, "--against", checkpoint, *options, "--picture", picture)
     assert result.exit_code == 0, result.output
-    for part in ("torch, batch 4 × 16 tokens, 1 threads", "speed-up", "FLOPs ratio", "peak MB", "norms and residual"):
+    for part in (
+        "torch, batch 4 × 16 tokens, 1 thread ",
+        "float32",
+        "speed-up",
+        "FLOPs ratio",
+        "peak MB",
+        "norms and residual",
+    ):
         assert part in result.output
+    assert "tiny's folder is in float16, which is slow on a CPU" in result.output
     assert picture.read_bytes()[:4] == b"\x89PNG"
     printed = json.loads(kprune("bench", small, *options, "--json").stdout)
     assert printed["reference"] is None
     assert [timing["batch"] for timing in printed["timings"]] == [4, 1]
     assert all(timing["speedup"] is None for timing in printed["timings"])
+    assert [timing["dtype"] for timing in printed["timings"]] == ["float32", "float32"]
+    half = json.loads(kprune("bench", small, *options, "--dtype", "bfloat16", "--json").stdout)
+    assert [timing["dtype"] for timing in half["timings"]] == ["bfloat16", "bfloat16"]
+
+
+def test_a_picture_that_cannot_be_drawn_loses_no_times(small, tmp_path, monkeypatch):
+    install_fast_clock(monkeypatch)
+    monkeypatch.setattr(benchmark, "measure_footprint", lambda name, *_: Footprint(name, "torch", 1, 2, 3))
+    options = ("--shape", "1x8", "--runtime", "torch", "--seconds", 0, "--picture")
+    (tmp_path / "folder.png").mkdir()
+    refused = kprune("bench", small, *options, tmp_path / "folder.png")
+    assert refused.exit_code == 2
+    assert "cannot be written (Is a directory); name another file" in " ".join(refused.stderr.split())
+    assert refused.stdout == ""
+
+    def fail(result, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kprune.report.figures.draw_speed", fail)
+    result = kprune("bench", small, *options, tmp_path / "speed.png")
+    assert result.exit_code == 1
+    assert "p50 ms" in result.stdout
+    assert "speed.png cannot be written (No space left on device); name another file." in result.stderr
+    assert not (tmp_path / "speed.png").exists()
 
 
 def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
@@ -49,6 +81,11 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
         (("bench", "{checkpoint}", "--shape", "1x999"), 1, "inputs of 1 × 999 tokens are too long"),
         (("bench", "{checkpoint}", "--shape", "1x8", "--device", "toaster"), 1, "device 'toaster' cannot be used"),
         (("bench", "{checkpoint}", "--picture", "x.foo"), 2, "x.foo cannot be drawn; name a .png or .svg"),
+        (
+            ("bench", "{checkpoint}", "--runtime", "onnxruntime", "--dtype", "float16"),
+            1,
+            "onnxruntime runs float32 graphs, not float16; leave it out, or leave --dtype out.",
+        ),
         (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
         (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "exported graphs run on the CPU; leave --device out"),
         (("export", "{checkpoint}", "out", "--column", "a"), 2, "belong to data; add --data"),

@@ -16,7 +16,7 @@ def test_evaluate_on_ones_own_table(checkpoint, table):
     assert result.exit_code == 0, result.output
     assert "accuracy" in result.output
     assert "equal" in result.output
-    assert "agreement with tiny 100.00 (100.00 to 100.00)" in " ".join(result.output.split())
+    assert "agreement with tiny (2) 100.00 (100.00 to 100.00)" in " ".join(result.output.split())
 
 
 def test_models_with_other_tokenizers_are_not_compared(checkpoint, text, tmp_path):

@@ -6,7 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kprune.cli.main import Commands, main
+from kprune.cli.group import Commands
+from kprune.cli.main import main
 from kprune.errors import BadOptions, BadSample, KpruneError
 
 

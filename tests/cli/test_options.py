@@ -7,11 +7,12 @@ import click
 import pytest
 from command_line import kprune
 
+from kprune.checkpoints.files import short_names
 from kprune.cli.main import main
-from kprune.cli.options import parse_shape, short_names
+from kprune.cli.options import parse_shape
 from kprune.config import PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
-from kprune.pruning.registry import CHOICES
+from kprune.pruning.choices import CHOICES
 
 pytest_plugins = ["command_fixtures"]
 
@@ -89,8 +90,8 @@ def test_every_option_reaches_its_configuration(checkpoint, text, tmp_path, monk
         raise KpruneError("received")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("kprune.cli.pruning.prepare", lambda *_, **__: None)
-    monkeypatch.setattr("kprune.cli.pruning.prune_checkpoint", receive)
+    monkeypatch.setattr("kprune.cli.prune_run.prepare", lambda *_, **__: None)
+    monkeypatch.setattr("kprune.cli.prune_run.prune_checkpoint", receive)
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in OTHER_VALUES.items() if name != "refit"]
     result = kprune("prune", checkpoint, "out", "--text", text, "--no-refit", *arguments)
     assert result.stderr == "kprune: received\n"

@@ -290,10 +290,30 @@ def test_a_speedup_is_requested_and_measured(checkpoint, text, tmp_path, monkeyp
     printed = json.loads(result.stdout)
     assert printed["speedup"]["asked"] == 1.2
     assert printed["speedup"]["measured"] == pytest.approx(1.2, rel=0.1)
-    assert printed["budget"] == "milliseconds of 2 × 16 tokens in torch, 1 threads"
+    assert printed["budget"] == "milliseconds of 2 × 16 tokens in torch, float32, 1 thread"
     assert "× as fast as before (1.2 × requested)" in (tmp_path / "fast/README.md").read_text()
     assert list((tmp_path / "cache/kprune").glob("latency-*.json"))
     refused = kprune("prune", checkpoint, tmp_path / "faster", *options, "--speedup", 1000)
     assert refused.exit_code == 1
     assert "a speed-up of 1000 cannot be reached on inputs of 2 × 16 tokens in torch" in refused.output
     assert not (tmp_path / "faster").exists()
+
+
+def test_a_value_out_of_range_is_refused_before_anything_is_read(tmp_path):
+    result = kprune("prune", "no/such-model", tmp_path / "out", "--text", tmp_path / "nope.txt", "--reduction", 60)
+    assert result.exit_code == 1
+    assert result.stderr == "kprune: reduction is 60.0, but must be 0 or more and below 1; 0.6 removes 60 %.\n"
+
+
+def test_several_texts_are_sampled(checkpoint, text, tmp_path):
+    lines = text.read_text().splitlines()
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, half in zip(paths, (lines[:150], lines[150:]), strict=True):
+        path.write_text("\n".join(half))
+    options = ("--reduction", 0.5, "--json")
+    both, whole = (
+        json.loads(kprune("prune", checkpoint, tmp_path / name, *files, *options).stdout)
+        for name, files in (("both", ("--text", paths[0], "--text", paths[1])), ("whole", ("--text", text)))
+    )
+    assert both["tokens"] == whole["tokens"] > 2000
+    assert [step["kept"] for step in both["steps"]] == [step["kept"] for step in whole["steps"]]

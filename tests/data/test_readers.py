@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from task_data import load_tokenizer
 
-from kprune import KpruneError, draw, read_lines, read_rows
+from kprune import KpruneError, draw, read_lines, read_rows, read_test
+from kprune.data.readers import read_table
 
 
 def test_lines_are_texts_and_blank_ones_are_not(tmp_path):
@@ -131,3 +132,23 @@ def test_more_columns_than_a_pair_and_missing_files_are_refused(tmp_path):
 def test_a_data_set_that_cannot_be_loaded_is_refused():
     with pytest.raises(KpruneError, match=r"cannot load the data set 'no/such-set'.*Pass a folder or a file"):
         read_rows("no/such-set")
+
+
+def test_the_line_of_a_row_without_the_column_is_said(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one", "y": 1}\n\n{"body": "two"}\n')
+    with pytest.raises(KpruneError, match=r"^line 3 of .*a.jsonl has no column 'text'; it has body\.$"):
+        read_rows(str(path), ["text"])
+    with pytest.raises(KpruneError, match=r"^line 3 of .*a.jsonl has 2 text columns \(text, body\); name one or two"):
+        read_rows(str(path))
+    path.write_text('{"text": "one", "y": 1}\n\n{"text": "two", "y": null}\n')
+    with pytest.raises(KpruneError, match=r"^line 3 of a has no 'y'; fill it in, or remove the row\.$"):
+        read_test(read_table(path), ["text"], "y", name="a")
+
+
+def test_a_path_may_be_a_text_or_a_path(tmp_path):
+    (tmp_path / "a.csv").write_text("text\nword\n")
+    assert read_rows(tmp_path / "a.csv") == read_rows(str(tmp_path / "a.csv")) == [("word",)]
+    for reader in (read_lines, read_rows):
+        with pytest.raises(KpruneError, match=r"there is no file 'a\\x00b.csv'; check the path"):
+            reader("a\0b.csv")

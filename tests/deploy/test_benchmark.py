@@ -59,15 +59,15 @@ def test_models_are_timed_side_by_side(folders):
 def test_each_model_has_a_footprint_on_the_largest_shape(folders, monkeypatch):
     asked = []
 
-    def measure(name, source, graph, runtime, shape, threads):
-        asked.append((name, source.folder, graph, runtime.name, shape, threads))
+    def measure(name, source, graph, runtime, shape, threads, dtype):
+        asked.append((name, source.folder, graph, runtime.name, shape, threads, dtype))
         return Footprint(name, runtime.name, 1.0, 2.0, 3.0)
 
     monkeypatch.setattr(benchmark, "measure_footprint", measure)
     contenders = [Contender(name, Source(folders / name)) for name in ("small", "dense")]
     result = bench(contenders, shapes=[(1, 8), (2, 16), (4, 2)], threads=1, seconds=0.0)
-    assert asked == [(name, folders / name, None, "torch", (2, 16), 1) for name in ("small", "dense")]
-    assert [each.model for each in result.footprints] == ["small", "dense"]
+    assert asked == [(name, folders / name, None, "torch", (2, 16), 1, None) for name in ("small", "dense")]
+    assert [(each.model, each.dtype) for each in result.footprints] == [("small", "float32"), ("dense", "float32")]
 
 
 def test_a_third_model_does_not_change_what_is_told_of_the_first(folders, tmp_path):

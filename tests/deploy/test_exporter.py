@@ -153,5 +153,5 @@ def test_a_readme_of_a_nested_encoder_names_its_folder(exported):
 def test_a_model_without_a_tokenizer_is_not_exported(small, tmp_path):
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((small.folder / name).read_bytes())
-    with pytest.raises(KpruneError, match="has no tokenizer, so the graph cannot be checked on text; add its files"):
+    with pytest.raises(KpruneError, match="has no tokenizer, so the model cannot read text; add its files"):
         export(Source(tmp_path), tmp_path.with_name("graph-of-it"))

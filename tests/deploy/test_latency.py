@@ -64,7 +64,7 @@ def test_milliseconds_are_spent_like_flops():
     spent = sum(float(TABLE.price(s)[len(step.kept)]) for s, step in zip(find(model), pruned.steps, strict=True))
     assert spent <= 0.5 * dense
     assert spent > 0.5 * dense - 2.0  # less than a head, the dearest group
-    assert pruned.config.as_json()["budget"] == "milliseconds of 32 × 128 tokens in torch, 1 threads"
+    assert pruned.config.as_json()["budget"] == "milliseconds of 32 × 128 tokens in torch, float32, 1 thread"
 
 
 @pytest.fixture(scope="module")

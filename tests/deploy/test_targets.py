@@ -9,7 +9,7 @@ from uneven_graphs import BATCHES, largest_difference, uneven_model
 from kprune import KpruneError
 from kprune.deploy.graphs import graph_files, output_names
 from kprune.deploy.openvino import to_openvino
-from kprune.deploy.targets import ONNX, TARGETS, require_installed, start, target_named, target_of, write
+from kprune.deploy.targets import ONNX, OPENVINO, TARGETS, require_installed, start, target_named, target_of, write
 
 # Each family and each kind at least once; benchmarks/export.py takes all pairs.
 PAIRS = [(tiny.FAMILY_NAMES[n % len(tiny.FAMILY_NAMES)], kind) for n, kind in enumerate(tiny.KIND_NAMES)]
@@ -41,3 +41,10 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(KpruneError, match=r"onnx needs onnxscript: pip install 'kprune\[onnx\]'"):
         require_installed(ONNX)
+
+
+def test_nncf_is_needed_for_int8_only(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    require_installed(OPENVINO)
+    with pytest.raises(KpruneError, match=r"openvino with int8 weights needs nncf: pip install 'kprune\[openvino\]'"):
+        require_installed(OPENVINO, int8=True)

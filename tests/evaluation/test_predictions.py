@@ -1,7 +1,8 @@
 import pytest
+import tiny
 from evaluation_cases import PARAGRAPHS, made_up, paragraphs, score, shared_model, unlabelled
 
-from kprune import Test
+from kprune import KpruneError, Test
 from kprune.evaluation import predictions
 from kprune.models.passes import call
 
@@ -39,3 +40,9 @@ def test_progress_rises_to_one():
     score(shared_model("classification", num_labels=2), made_up("sst2"), progress=fractions.append)
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
+
+
+def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused():
+    model = tiny.tiny_model("bert", "classification")
+    with pytest.raises(KpruneError, match=r"has the token \d+, but the model's embedding has tokens 0 to 98; use"):
+        score(model, Test("mine", None, ["some words"], [0]))

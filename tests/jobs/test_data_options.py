@@ -31,6 +31,8 @@ def place(tmp_path_factory):
         ({"task": "sst2", "label": "y"}, "a --task defines"),
         ({"task": "sst2", "metrics": ("f1",)}, "a --task defines"),
         ({"task": "sst2", "subset": "x"}, "a --task defines"),
+        ({"table": ("a.csv", "some/set")}, "several --data are read in order if all are files, but some/set is none"),
+        ({"table": ("a", "b"), "task": "sst2"}, "several --data are read in order if all are files, but a is none"),
         ({"text": "t", "label": "y"}, "a --text file has no columns and no labels; use --data"),
         ({"text": "t", "columns": ("a",)}, "a --text file has no columns and no labels; use --data"),
     ],
@@ -99,3 +101,25 @@ def test_a_data_set_is_not_sampled_and_tested(place):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadSample, match=r"there is no file .*nope\.csv"):
         DataOptions(table=str(tmp_path / "nope.csv")).test(None)
+
+
+def test_several_files_are_read_in_order(place):
+    lines, other = place / "lines.txt", place / "other.txt"
+    sample, _ = DataOptions(text=(lines, other)).sample_and_test(wants_test=False, seed=0)
+    assert sample.rows == [(line,) for path in (lines, other) for line in path.read_text().split("\n")]
+    assert sample.name == "lines.txt, other.txt"
+    tables = tuple(str(place / name) for name in ("rows.jsonl", "more.jsonl"))
+    test = DataOptions(table=tables, columns=("a",), label="y").test(None)
+    assert test.rows == [(f"{name} {n}",) for name in ("rows", "more") for n in range(40)]
+    assert test.references == [n % 2 for _ in range(2) for n in range(40)]
+    assert len(DataOptions(text=(lines, other), limit=7).test(None).rows) == 7
+
+
+def test_files_of_other_columns_are_refused(place, tmp_path):
+    (tmp_path / "qa.jsonl").write_text('{"question": "q", "context": "c"}')
+    (tmp_path / "one.jsonl").write_text('{"text": "t"}')
+    data = DataOptions(table=(str(tmp_path / "one.jsonl"), str(tmp_path / "qa.jsonl")))
+    with pytest.raises(BadSample, match=r"row 1 of one.jsonl, qa.jsonl, \('q', 'c'\), is not like those before it"):
+        data.test(None)
+    with pytest.raises(BadSample, match=r"there is no file .*nope\.csv"):
+        DataOptions(table=(str(tmp_path / "one.jsonl"), "nope.csv")).test(None)

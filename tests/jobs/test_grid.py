@@ -6,7 +6,8 @@ import pytest
 from kprune.config import PruneConfig, info_of
 from kprune.errors import KpruneError
 from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, parse_method, read_grid
-from kprune.pruning.registry import CHOICES, METHODS
+from kprune.pruning.choices import CHOICES
+from kprune.pruning.registry import METHODS
 
 
 def test_knobs_are_the_fields_that_a_variant_may_set():
@@ -79,9 +80,22 @@ def test_cells_that_share_a_sample_are_adjacent():
     grid = Grid({"sst2": "a/m1", "squad": "m2"}, methods=("kprune", "kwon"), reductions=(0.4, 0.8), seeds=(0, 1))
     cells = grid.cells()
     assert len(cells) == len(set(cells)) == 16
-    assert cells[0] == Cell("sst2", "m1", "kprune", 0.4, 0, 25_000, None)
+    assert cells[0] == Cell("sst2", "m1", "kprune", 0.4, 0, 25_000, None, "a/m1")
     samples = [(cell.task, cell.seed) for cell in cells]
     assert samples == sorted(samples, key=[("sst2", 0), ("sst2", 1), ("squad", 0), ("squad", 1)].index)
+
+
+def test_models_of_a_grid_have_labels_that_differ(tmp_path):
+    models = {"sst2": "a/model", "squad": "b/model", "stsb": "a/model"}
+    labels = {cell.task: (cell.model, cell.source) for cell in Grid(models).cells()}
+    assert labels == {
+        "sst2": ("a/model", "a/model"),
+        "squad": ("b/model", "b/model"),
+        "stsb": ("a/model", "a/model"),
+    }
+    (tmp_path / "here").mkdir()
+    (cell, *_) = Grid({"sst2": str(tmp_path / "here/../here")}).cells()
+    assert (cell.model, cell.source) == ("here", str(tmp_path / "here"))
 
 
 def test_a_file_sets_the_fields_of_a_grid(tmp_path):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from task_data import write_data
 
 from kprune.checkpoints.source import Source
-from kprune.cli import pruning
+from kprune.cli import prune_run
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import TASKS
 from kprune.errors import KpruneError
@@ -155,7 +155,7 @@ def count_calls(module, monkeypatch) -> list[PruneConfig]:
 
 
 def test_the_command_line_runs_the_job(dense, text, tmp_path, monkeypatch):
-    calls = count_calls(pruning, monkeypatch)
+    calls = count_calls(prune_run, monkeypatch)
     options = ("--text", text, "--tokens", 1000, "--align", 1, "--reduction", 0.5)
     assert kprune("prune", dense, tmp_path / "out", *options).exit_code == 0
     assert calls == [CONFIG]

@@ -6,7 +6,7 @@ from processes import FAST_START
 
 from kprune.errors import KpruneError
 from kprune.jobs.grid import Grid
-from kprune.jobs.results import append_result, open_cells, read_results, read_runs
+from kprune.jobs.results import append_result, grid_lines, open_cells, read_results, read_runs
 from kprune.report.comparison_figures import plot_comparison
 
 
@@ -61,7 +61,52 @@ def test_cells_without_a_line_are_open(tmp_path):
     grid = Grid({"sst2": "m"}, methods=("kprune", "kwon"), reductions=(0.5,), seeds=(0, 1))
     path = tmp_path / "results.jsonl"
     assert open_cells(grid, path) == grid.cells()
-    path.write_text(json.dumps({**vars(grid.cells()[2]), "error": "no memory"}) + "\n")
+    path.write_text(json.dumps({**vars(grid.cells()[2]), "figures": []}) + "\n")
     assert open_cells(grid, path) == [grid.cells()[number] for number in (0, 1, 3)]
     more_tokens = Grid({"sst2": "m"}, methods=("kprune", "kwon"), reductions=(0.5,), seeds=(0, 1), tokens=9)
     assert open_cells(more_tokens, path) == more_tokens.cells()
+
+
+def write_lines(path, cells, **content):
+    with path.open("a") as file:
+        for cell in cells:
+            file.write(json.dumps({**vars(cell), **content}) + "\n")
+
+
+def test_a_cell_that_failed_is_tried_again_and_its_error_superseded(tmp_path):
+    grid = Grid({"sst2": "m"}, methods=("kprune",), reductions=(0.5, 0.8), seeds=(0,))
+    path = tmp_path / "results.jsonl"
+    write_lines(path, grid.cells(), error="no memory")
+    assert open_cells(grid, path) == grid.cells()
+    write_lines(path, grid.cells()[:1], error="no disk")
+    assert [line["error"] for line in read_runs(path)] == ["no memory", "no disk"]  # 0.8, then 0.5 again
+    write_lines(path, grid.cells()[:1], figures=[])
+    assert ["error" in line for line in read_runs(path)] == [True, False]
+    assert open_cells(grid, path) == grid.cells()[1:]
+    assert [line["reduction"] for line in grid_lines(grid, path)] == [0.5, 0.8]
+
+
+def test_two_models_with_the_same_last_name_are_two_models(tmp_path):
+    one, two = (
+        Grid({"sst2": f"{place}/model"}, methods=("kprune",), reductions=(0.5,), seeds=(0,)) for place in ("a", "b")
+    )
+    path = tmp_path / "results.jsonl"
+    write_lines(path, open_cells(one, path), figures=[])
+    (cell,) = open_cells(two, path)
+    assert cell.model == "b/model"  # `model` is the other one's label
+    write_lines(path, [cell], figures=[])
+    assert open_cells(one, path) == open_cells(two, path) == []
+    assert [line["model"] for line in read_runs(path)] == ["model", "b/model"]
+    more = Grid({"sst2": "a/model"}, methods=("kprune",), reductions=(0.5, 0.8), seeds=(0,))
+    assert [(cell.model, cell.reduction) for cell in open_cells(more, path)] == [("model", 0.8)]  # as in the file
+
+
+def test_a_file_of_version_0_1_is_continued(tmp_path):
+    grid = Grid({"sst2": "a/model", "squad": "b/model"}, methods=("kprune",), reductions=(0.5, 0.8), seeds=(0,))
+    path = tmp_path / "results.jsonl"
+    for cell in grid.cells()[:3]:
+        line = {**vars(cell), "model": "model", "figures": []}
+        del line["source"]
+        path.open("a").write(json.dumps(line) + "\n")
+    assert [(cell.task, cell.reduction) for cell in open_cells(grid, path)] == [("squad", 0.8)]
+    assert len(grid_lines(grid, path)) == 3

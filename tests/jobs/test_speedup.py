@@ -32,9 +32,11 @@ def test_the_requested_speedup_is_reached_and_recorded(prepared, asked, tmp_path
     found = state.details["speedup"]
     assert found["asked"] == asked
     assert found["measured"] == pytest.approx(asked, rel=0.1)
-    assert state.result.config.as_json()["budget"] == "milliseconds of 4 × 32 tokens in torch, 1 threads"
+    assert state.result.config.as_json()["budget"] == "milliseconds of 4 × 32 tokens in torch, float32, 1 thread"
+    assert found["latency"]["dtype"] == "float32"
     note = (
-        f"{found['measured']:.2f} × as fast as before ({asked:g} × requested): batch 4 × 32 tokens, torch, 1 threads."
+        f"{found['measured']:.2f} × as fast as before ({asked:g} × requested): batch 4 × 32 tokens, torch, float32, "
+        "1 thread."
     )
     assert state.notes == (note,)
     assert note in " ".join((tmp_path / "out/README.md").read_text().split())

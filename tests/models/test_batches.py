@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprune.errors import BadSample
-from kprune.models.batches import examples_of, regroup
+from kprune.models.batches import examples_of, regroup, require_fit
+from kprune.models.families import max_positions
 
 CPU = torch.device("cpu")
 
@@ -100,6 +101,14 @@ def test_labels_are_per_example_or_mark_predicted_tokens():
             [{"input_ids": torch.ones(1, 2)}, {"input_ids": torch.ones(1, 2), "token_type_ids": torch.ones(1, 2)}],
             r"batches have different keys: \['attention_mask', 'input_ids'\] and .*'token_type_ids'\]; give all",
         ),
+        (
+            [{"input_ids": [[1, 2], [3]]}],
+            r"input_ids of a batch is no tensor \(.*\); leave it out, or tokenise with padding=True",
+        ),
+        ([{"input_ids": [[1, 2]], "text": ["a"]}], r"text of a batch is no tensor \(.*\); leave it out"),
+        (["a text"], "batch 0 has the type str; pass tokenised batches, such as those of kprune.draw"),
+        ("a text", "the batches have the type str; pass tokenised batches"),
+        (7, "the batches have the type int; pass tokenised batches"),
         ([], "the sample is empty"),
         ([{"input_ids": torch.ones(2, 4), "attention_mask": torch.zeros(2, 4)}], "the sample is empty: no batch has"),
     ],
@@ -107,3 +116,28 @@ def test_labels_are_per_example_or_mark_predicted_tokens():
 def test_batches_of_the_wrong_form_are_refused(batches, message):
     with pytest.raises(BadSample, match=message):
         examples_of(batches)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+def test_inputs_fit_exactly_if_the_model_runs_on_them(family):
+    model = tiny.tiny_model(family, "embedding")
+    positions, vocabulary = max_positions(model.config), model.config.vocab_size
+    for ids, message in (
+        (torch.full((positions,), 7), ""),
+        (
+            torch.full((positions + 1,), 7),
+            rf"has {positions + 1} tokens, but the model has {positions} positions; trunc",
+        ),
+        (torch.tensor([7, vocabulary - 1]), ""),
+        (torch.tensor([7, vocabulary]), rf"has the token {vocabulary}, but .* tokens 0 to {vocabulary - 1}; use the"),
+        (torch.tensor([7, -1]), "has the token -1"),
+        (torch.tensor([7.0, 8.0]), "input_ids have the type torch.float32, not integers; pass the tokenizer's output"),
+    ):
+        if not message:
+            require_fit([{"input_ids": ids}], model.config)
+            model(input_ids=ids[None])
+            continue
+        with pytest.raises(BadSample, match=message):
+            require_fit([{"input_ids": ids}], model.config)
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=ids[None])

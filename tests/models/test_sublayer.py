@@ -43,3 +43,11 @@ def test_an_emptied_consumer_returns_its_bias(bias):
     assert output.is_contiguous()
     assert (empty.weight.shape, empty.in_features, empty.out_features) == ((3, 0), 0, 3)
     assert (empty.bias is not None) == bias
+
+
+def test_an_emptied_consumer_without_a_bias_follows_device_and_dtype():
+    consumer = BiasOnly(torch.nn.Linear(3, 4, bias=False, device="meta", dtype=torch.float16))
+    assert consumer.weight.shape == (4, 0)
+    assert (consumer.weight.device.type, consumer.weight.dtype) == ("meta", torch.float16)
+    assert BiasOnly(torch.nn.Linear(3, 4, bias=False)).double().weight.dtype == torch.float64
+    assert list(BiasOnly(torch.nn.Linear(3, 4, bias=False)).state_dict()) == []

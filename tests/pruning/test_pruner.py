@@ -12,6 +12,7 @@ from kprune.models.resize import shrink
 from kprune.models.sublayer import find
 from kprune.pruning import knowledge_pruning, memory_policy
 from kprune.pruning import pruner as pruner_module
+from kprune.pruning.teacher import TeacherPredictions
 
 BATCHES = tiny.batched(tiny.texts(64))
 SMALL = {"ridge": 1e-4}
@@ -436,3 +437,43 @@ def test_the_first_measurement_serves_every_reduction(monkeypatch):
         alone = prune(tiny.tiny_model(), BATCHES[:3], reduction=pruned.config.reduction, **SMALL)
         assert [step.kept for step in alone.steps] == [step.kept for step in pruned.steps]
         assert all(map(torch.equal, alone.model.state_dict().values(), pruned.model.state_dict().values()))
+
+
+def test_names_of_earlier_versions_still_work():
+    pruner = Pruner(tiny.tiny_model(), tiny.batched(tiny.texts()), ridge=1e-4)
+    assert pruner.settings is pruner.config
+    assert pruner.with_settings(criterion="fisher").config.criterion == "fisher"
+    pruned = pruner.prune(0.5)
+    assert pruned.settings is pruned.config
+    assert kprune.Settings is PruneConfig
+
+
+def test_a_rival_has_no_preview():
+    pruner = Pruner(tiny.tiny_model(), tiny.batched(tiny.texts()), ridge=1e-4, method="magnitude")
+    with pytest.raises(KpruneError, match="the method 'magnitude' has no preview; use the method 'kprune'"):
+        pruner.preview(0.5)
+
+
+def test_a_device_that_is_not_the_models_is_refused():
+    with pytest.raises(KpruneError, match="the model is on cpu, but device is 'meta'; move the model"):
+        prune(tiny.tiny_model(), tiny.batched(tiny.texts()), ridge=1e-4, device="meta")
+
+
+def test_an_experimental_family_is_announced_as_such(caplog):
+    prune(tiny.tiny_model("llama"), tiny.batched(tiny.texts()), ridge=1e-4)
+    assert "support of llama is experimental" in caplog.text
+    caplog.clear()
+    prune(tiny.tiny_model("bert"), tiny.batched(tiny.texts()), ridge=1e-4)
+    assert "experimental" not in caplog.text
+
+
+def test_without_a_journal_offloaded_streams_are_not_read_back(tmp_path, monkeypatch):
+    reads = []
+    original = TeacherPredictions.state
+    monkeypatch.setattr(TeacherPredictions, "state", lambda self: reads.append(self) or original(self))
+    batches = tiny.batched(tiny.texts())
+    model = tiny.tiny_model("bert", "masked language model")
+    prune(model, batches, ridge=1e-4, criterion="fisher", offload=tmp_path)
+    assert reads == []
+    prune(model, batches, ridge=1e-4, criterion="fisher", checkpoint=tmp_path / "journal")
+    assert len(reads) == 1

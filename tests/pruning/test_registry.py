@@ -5,8 +5,10 @@ import tiny
 
 from kprune import KpruneError, PruneConfig, prune
 from kprune.config import DEFAULT_RIDGE
+from kprune.pruning.budgets import BUDGETS
+from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
-from kprune.pruning.registry import CHOICES, METHODS, resolve, wants_labels
+from kprune.pruning.registry import METHODS, resolve, wants_labels
 
 BATCHES = tiny.batched(tiny.texts(16))
 RIVALS = [name for name in METHODS if name != "kprune"]
@@ -15,6 +17,8 @@ RIVALS = [name for name in METHODS if name != "kprune"]
 def test_every_name_has_a_phrase():
     assert list(METHODS) == ["kprune", "kwon", "kcm", "magnitude", "random"]
     assert list(CHOICES) == ["method", "criterion", "search", "budget"]
+    tables = {"method": METHODS, "criterion": CRITERIA, "budget": BUDGETS}
+    assert {field: list(CHOICES[field]) for field in tables} == {field: list(table) for field, table in tables.items()}
     for field, choices in CHOICES.items():
         assert getattr(PruneConfig(), field) in choices
         assert all(phrase and phrase[0] != " " and not phrase.endswith(".") for phrase in choices.values())

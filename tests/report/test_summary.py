@@ -30,7 +30,7 @@ def test_an_evaluation_ends_with_its_notes():
     screen = console()
     print_evaluation(result, "folder/small", "", screen)
     lines = screen.file.getvalue().splitlines()
-    assert lines[1].split()[:2] == ["accuracy", "small"]
+    assert lines[1].split()[:2] == ["accuracy", "folder/small"]
     assert lines[-1] == "Note: few examples."
 
 
@@ -38,8 +38,12 @@ def test_a_benchmark_explains_the_gap_to_the_flops_ratio():
     dense = Timing("dense", "torch", 1, 32, 10.0, 11.0, 100.0, 5)
     small = Timing("small", "torch", 1, 32, 6.0, 7.0, 166.0, 5, 1.67, 2.0, 1.8, Loss(0.25, 0.25, 0.5))
     screen = console()
-    print_bench(Bench("cpu", 1, "dense", (small, dense), (Footprint("small", "torch", 1.0, 2.0, 3.0),)), screen)
+    footprint = Footprint("small", "torch", 1.0, 2.0, 3.0)
+    print_bench(Bench("cpu", 1, "dense", (small, dense), (footprint,), ("small is in float16.",)), screen)
     text = screen.file.getvalue()
+    assert "torch, batch 1 × 32 tokens, 1 thread\n" in text.replace("  ", "").replace(" \n", "\n")
+    assert text.count("float32") == 3
+    assert text.splitlines()[-1] == "small is in float16."
     assert "1.80×, 90%" in text
     assert "small in torch, 1 × 32: 6.0 ms, by FLOPs 5.0; between them: embeddings and head +0.2 ms" in text
     assert "to load and hold" in text

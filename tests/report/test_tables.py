@@ -42,6 +42,20 @@ def test_a_difference_has_a_sign_and_a_verdict():
     assert lines[3].endswith("p = 0.900: may be noise")
 
 
+def test_one_example_has_no_interval():
+    figure, gap = Figure("accuracy", 100.0, 100.0, 100.0), Difference("accuracy", 0.0, 0.0, 0.0, p_value=1.0)
+    result = Evaluation("sst2", 1, 1, (figure,), against=(figure,), differences=(gap,), fidelity=(figure,))
+    for other, numbers in (("dense", ["100.00", "100.00", "+0.00", "100.00"]), ("", ["100.00"])):
+        words = " ".join(printed(evaluation_table(result, "small", other))).split()
+        assert " ".join(words).startswith("sst2, 1 example, too few for intervals accuracy ")
+        assert [word for word in words if "." in word] == numbers
+        assert words[-1] == numbers[-1]  # no verdict
+    card = result.card_section()
+    assert "Measured on 1 example of sst2, too few for intervals." in card
+    assert " to 1" not in card
+    assert "| accuracy | 100.00 | 100.00 | +0.00 | 1.000 |" in card
+
+
 def test_the_demo_shows_ratios_and_short_answers():
     demo = Demo(
         flops=(2e9, 1e9),

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned
 
 
@@ -20,21 +21,28 @@ def model_card(
     *,
     source: str,
     folder: str,
-    is_sentence_transformer: bool,
+    sentence_class: str | None = None,
+    base_model: str | None = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
 ) -> str:
-    """Markdown for a checkpoint's README; `note` is a sentence for its first paragraph."""
+    """Markdown for a checkpoint's README; `note` is a sentence for its first paragraph.
+
+    `sentence_class` is the class of sentence-transformers that loads the folder, `base_model` the hub name of the model
+    that was pruned.
+    """
     sections = [
         f"# {source}, pruned",
         _summary_section(pruned, source, note),
-        _loading_section(pruned, folder, is_sentence_transformer),
+        _loading_section(pruned, folder, sentence_class),
         evaluation.card_section().strip() if evaluation else "",
         _settings_section(pruned),
+        _history_section(pruned),
     ]
-    library = "sentence-transformers" if is_sentence_transformer else "transformers"
     body = "\n\n".join(section for section in sections if section) + "\n"
-    return with_front_matter(body, library_name=library, tags=["kprune", "pruned"])
+    library = "sentence-transformers" if sentence_class else "transformers"
+    fields = {} if base_model is None else {"base_model": base_model}
+    return with_front_matter(body, library_name=library, tags=["kprune", "pruned"], **fields)
 
 
 def with_front_matter(body: str, **fields: Any) -> str:
@@ -45,13 +53,13 @@ def with_front_matter(body: str, **fields: Any) -> str:
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
     before, after = pruned.parameters
     return f"""kprune removed {pruned.reduction:.1%} of the encoder's FLOPs from `{source}`: whole attention heads and
-feed-forward neurons. The remaining weights were refitted to the dense model on {pruned.tokens:,} tokens of text.
-Nothing was retrained. The model has {after:,} parameters; the dense model had {before:,}. {note}""".strip()
+feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of text.
+Nothing was retrained. The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
 
-def _loading_section(pruned: Pruned, folder: str, is_sentence_transformer: bool) -> str:
-    if is_sentence_transformer:
-        module, name, call = "sentence_transformers", "SentenceTransformer", "SentenceTransformer"
+def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) -> str:
+    if sentence_class:
+        module, name, call = "sentence_transformers", sentence_class, sentence_class
     else:
         name = type(pruned.model).__name__
         module, call = "transformers", f"{name}.from_pretrained"
@@ -64,7 +72,9 @@ from {module} import {name}
 model = {call}("{folder}")
 ```
 
-Without `import kprune` (`pip install kprune`), loading stops with an error about sizes."""
+Install kprune from its repository. Without `import kprune`, transformers warns of an unknown quantization type, skips
+the pruning record and stops with an error about sizes. Do not pass `ignore_mismatched_sizes=True` then: the pruned
+layers would get random weights."""
 
 
 def _settings_section(pruned: Pruned) -> str:
@@ -83,3 +93,41 @@ sublayer, on the sample.
 | layer | sublayer | units kept | error |
 |---|---|---|---|
 {rows}"""
+
+
+def _history_section(pruned: Pruned) -> str:
+    """A table of all runs, if the model was pruned more than once."""
+    record = record_of(pruned.model.config)
+    history = record["history"] if record else []
+    if len(history) < 2:
+        return ""
+    rows = "\n".join(f"| {number} | {_history_row(entry)} |" for number, entry in enumerate(history, 1))
+    return f"""## All prunings
+
+The model was pruned {len(history)} times. Each run started from the result of the one before. The errors above are
+those of the last run.
+
+| run | method | FLOPs removed in the run | parameters before | parameters after | tokens of text | kprune |
+|---|---|---|---|---|---|---|
+{rows}"""
+
+
+def _history_row(entry: dict[str, Any]) -> str:
+    """One run, with a dash for each value that the record does not have: anyone may have edited it."""
+    flops, parameters = _pair(entry.get("flops")), _pair(entry.get("parameters"))
+    tokens = entry.get("tokens")
+    cells = [
+        str(entry.get("method", "kprune")),
+        f"{1 - flops[1] / flops[0]:.1%}" if flops and flops[0] else "–",
+        *([f"{count:,}" for count in parameters] if parameters else ["–", "–"]),
+        f"{tokens:,}" if isinstance(tokens, int) else "–",
+        str(entry.get("kprune", "–")),
+    ]
+    return " | ".join(" ".join(cell.replace("|", "").split())[:40] for cell in cells)
+
+
+def _pair(values: object) -> tuple[float, float] | None:
+    """Two numbers, or None."""
+    if isinstance(values, list) and len(values) == 2 and all(isinstance(value, int | float) for value in values):
+        return values[0], values[1]
+    return None

@@ -1,6 +1,9 @@
-"""Names of the files in a model folder."""
+"""Names of model folders, and of the files in them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 SIDE_SUFFIXES = {".json", ".txt", ".model", ".jinja"}
 """Suffixes of tokenizer, label and generation files, which are copied unchanged."""
@@ -10,3 +13,23 @@ REWRITTEN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model
 """Files that `save_pretrained` writes anew."""
 GRAPH_FILES = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
 """Files of exported graphs, which hold the weights."""
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, as many as it takes to tell them apart."""
+    for parts in range(1, 10):
+        short = ["/".join(Path(name).parts[-parts:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{Path(name).name} ({number})" for number, name in enumerate(names, 1)]
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files with a tokenizer's vocabulary; every tokenizer has one of them."""

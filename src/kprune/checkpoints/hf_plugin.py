@@ -19,15 +19,14 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from kprune.checkpoints.validation import require_same_layers
-from kprune.models.pruned_shape import METHOD, apply
+from kprune.config import QUANT_METHOD
 
 
 class KpruneQuantizationConfig(QuantizationConfigMixin):
     """The pruning record, in the form that transformers passes to a quantizer."""
 
     def __init__(self, **record: Any) -> None:
-        self.quant_method = METHOD  # type: ignore[assignment]  # transformers' enum has its built-in methods only
+        self.quant_method = QUANT_METHOD  # type: ignore[assignment]  # transformers' enum has its built-in methods only
         self.record = record
 
     @classmethod
@@ -47,9 +46,13 @@ class KpruneQuantizer(HfQuantizer):
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, checkpoint_files: Sequence[str] | None = None, **kwargs: Any
     ) -> None:
+        # Not above: this module is imported while any of kprune's modules imports transformers.
+        from kprune.checkpoints.validation import require_same_layers, tensor_shapes
+        from kprune.models.pruned_shape import apply
+
         apply(self.quantization_config.record, model)
         if checkpoint_files:
-            require_same_layers(model, checkpoint_files)
+            require_same_layers(model, tensor_shapes(checkpoint_files), "the pruning record")
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
         self.remove_quantization_config(model)  # type: ignore[no-untyped-call]
@@ -67,6 +70,6 @@ class KpruneQuantizer(HfQuantizer):
         return True
 
 
-if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # transformers refuses a second registration on reload
-    register_quantization_config(METHOD)(KpruneQuantizationConfig)
-    register_quantizer(METHOD)(KpruneQuantizer)
+if QUANT_METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:  # transformers refuses a second registration on reload
+    register_quantization_config(QUANT_METHOD)(KpruneQuantizationConfig)
+    register_quantizer(QUANT_METHOD)(KpruneQuantizer)

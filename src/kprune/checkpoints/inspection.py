@@ -1,4 +1,4 @@
-"""The contents of a checkpoint folder, read from its config alone, without weights."""
+"""The contents of a checkpoint folder, read from its config and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -46,13 +46,17 @@ class Inspection:
     history: list[dict[str, Any]]
 
 
-def inspect(folder: Path, length: float | None = None) -> Inspection:
-    """Shape and size of a checkpoint; FLOPs for `length` tokens, or else for the sample's mean length."""
+def inspect(folder: str | Path, length: float | None = None) -> Inspection:
+    """Shape and size of a checkpoint; FLOPs for `length` tokens, or else for the sample's mean length.
+
+    Weights that are missing, or that do not fit the config and the record, are an error.
+    """
     source = Source(folder)
     if not any(source.encoder.glob("*.safetensors")) and any((source.encoder / name).is_file() for name in GRAPH_FILES):
         raise BadCheckpoint(f"{folder} holds a graph, not a checkpoint; inspect the folder that it was exported from.")
     config = source.load_config()
     record = record_of(config)
+    source.require_weights(config)
     history = record["history"] if record else []
     if length is None:
         length = _mean_length(history)
@@ -66,7 +70,7 @@ def inspect(folder: Path, length: float | None = None) -> Inspection:
         length=length,
         flops=(dense_flops, flops),
         parameters=(dense_parameters, parameters),
-        bytes_on_disk=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        bytes_on_disk=sum(file.stat().st_size for file in source.folder.rglob("*") if file.is_file()),
         history=history,
     )
 

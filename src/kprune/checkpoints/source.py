@@ -18,7 +18,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.files import PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
-from kprune.checkpoints.validation import require_same_shapes, tensor_shapes
+from kprune.checkpoints.names import hub_name, short_name
+from kprune.checkpoints.tokenizer_checks import require_fit, require_tokenizer
+from kprune.checkpoints.validation import require_complete, require_same_layers, require_same_shapes, tensor_shapes
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.models.families import family_of
 from kprune.models.pruned_shape import apply, record_of
@@ -50,9 +52,9 @@ class Source:
     In a sentence-transformers folder, the encoder may be in a subfolder.
     """
 
-    def __init__(self, folder: Path, name: str | None = None) -> None:
-        self.folder = folder
-        self.name = name or folder.resolve().name
+    def __init__(self, folder: str | Path, name: str | None = None) -> None:
+        self.folder = Path(folder)
+        self.name = name or self.folder.resolve().name
         self.modules = self._read_modules()
         encoders = [
             entry["path"] for entry in self.modules if entry["type"].split(".")[-1] in ("Transformer", "MLMTransformer")
@@ -69,6 +71,27 @@ class Source:
     @property
     def is_sentence_transformer(self) -> bool:
         return bool(self.modules)
+
+    @property
+    def sentence_class(self) -> str | None:
+        """The class of sentence-transformers that loads the folder; None for a folder of transformers."""
+        if not self.is_sentence_transformer:  # CrossEncoders once had no modules
+            is_reranker = isinstance(_read_json(self.folder / "config.json").get("sentence_transformers"), dict)
+            return "CrossEncoder" if is_reranker else None
+        named = _read_json(self.folder / "config_sentence_transformers.json").get("model_type")
+        if named in ("CrossEncoder", "SparseEncoder", "SentenceTransformer"):
+            return str(named)
+        return "CrossEncoder" if self._transformer_task() == "sequence-classification" else "SentenceTransformer"
+
+    @property
+    def hub_name(self) -> str | None:
+        """The model's name on the hub, if it is from there."""
+        return hub_name(str(self.folder.absolute())) or (hub_name(self.name) if "/" in self.name else None)
+
+    @property
+    def title(self) -> str:
+        """The model's name without the path of a local folder."""
+        return self.hub_name or short_name(self.name)
 
     def _read_modules(self) -> list[dict[str, str]]:
         """Entries of modules.json, whose paths must stay inside the folder."""
@@ -132,14 +155,21 @@ class Source:
         return model
 
     def load_tokenizer(self) -> Any:
+        """The tokenizer, which must be in the folder and fit the model's vocabulary."""
+        require_tokenizer(self.encoder)
         with reading(self.encoder):
-            return AutoTokenizer.from_pretrained(self.encoder, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(self.encoder, trust_remote_code=False)
+        require_fit(tokenizer, self.load_config(), str(self.encoder))
+        return tokenizer
+
+    def _transformer_task(self) -> str:
+        task = _read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction")
+        return str(task)
 
     def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The model class that the config names, or the bare encoder's class."""
-        task = _read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction")
         name = config.architectures[0] if config.architectures else ""
-        if not name or (self.is_sentence_transformer and task == "feature-extraction"):
+        if not name or (self.is_sentence_transformer and self._transformer_task() == "feature-extraction"):
             return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
         found = getattr(transformers, name, None)
         if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
@@ -164,11 +194,11 @@ class Source:
                 )
 
     def _require_layers(self, config: PreTrainedConfig) -> None:
-        """Raise if the config declares more layers than the weights hold, before any layer is built."""
+        """Raise if the config declares another number of layers than the weights hold, before any layer is built."""
         layer = re.compile(rf"(?:^|\.){re.escape(family_of(config).layers)}\.(\d{{1,9}})\.")
         shapes = self._shapes()
         stored = {match[1] for match in map(layer.search, shapes) if match}
-        if shapes and config.num_hidden_layers > len(stored):
+        if shapes and config.num_hidden_layers != len(stored):
             raise BadCheckpoint(
                 f"{self.encoder}/config.json declares {config.num_hidden_layers} layers, and the weights hold "
                 f"{len(stored)}; restore the whole folder."
@@ -183,14 +213,26 @@ class Source:
                 f"{self.encoder}/config.json declares {labels} labels, and no weight is that wide; restore the folder."
             )
 
-    def _require_shapes(self, loader: type[PreTrainedModel], config: PreTrainedConfig) -> None:
-        """Raise if stored weights differ in shape from what the config declares, before they are read."""
+    def require_weights(self, config: PreTrainedConfig) -> None:
+        """Raise if weights are missing, or are another model's; reads only their headers."""
+        absent = [file for file in self._weights_files() if not file.is_file()]
+        if absent:
+            raise BadCheckpoint(f"the weights {absent[0]} are missing; restore or download the folder again.")
+        self._require_layers(config)
+        skeleton = self._require_shapes(self.class_of(config), config)
+        if record_of(config) is not None:
+            require_same_layers(skeleton, self._shapes(), "the pruning record")
+        require_complete(skeleton, self._shapes())
+
+    def _require_shapes(self, loader: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+        """Raise if stored weights differ in shape from what the config declares; returns a model on the meta device."""
         record = record_of(config)
         with torch.device("meta"):
             skeleton = loader(config)
         if record is not None:
             apply(record, skeleton)
         require_same_shapes(skeleton, self._shapes(), "config.json")
+        return skeleton
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the stored weights; empty if there are none."""

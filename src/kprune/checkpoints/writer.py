@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from transformers import PreTrainedConfig
 
 from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.card import HasCardSection, model_card
+from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.source import Source
+from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
+from kprune.errors import BadCheckpoint
 from kprune.pruning.result import Pruned
+
+log = logging.getLogger(__name__)
 
 
 def save(
@@ -16,28 +28,99 @@ def save(
     folder: str | Path,
     *,
     source: Source | None = None,
+    tokenizer: Any = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
     overwrite: bool = False,
     written: Callable[[Path], None] = lambda staging: None,
 ) -> Path:
-    """Write a pruned model as a checkpoint folder, with its card and the side files of `source`.
+    """Write a pruned model as a checkpoint folder, with its card, its tokenizer and the side files of `source`.
 
-    `note` is a sentence for the card. `written(staging)` is called after the last file, before the final rename.
+    Without `tokenizer` and `source`, the tokenizer is that of the folder or cached hub model from which the dense model
+    was loaded. `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
+    rename.
     """
     folder = Path(folder)
+    tokenizer = _tokenizer_for(pruned.model.config, folder, source, tokenizer)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
-        pruned.model.save_pretrained(staging / (source.encoder_path if source else ""))
+        encoder = staging / (source.encoder_path if source else "")
+        pruned.model.save_pretrained(encoder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(encoder)
         card = model_card(
             pruned,
-            source=source.name if source else pruned.model.config.model_type,
+            source=_title(pruned.model.config, source),
             folder=folder.name,
-            is_sentence_transformer=source is not None and source.is_sentence_transformer,
+            sentence_class=source.sentence_class if source else None,
+            base_model=_base_model(pruned.model.config, source),
             evaluation=evaluation,
             note=note,
         )
         (staging / "README.md").write_text(card, encoding="utf-8")
         written(staging)
     return folder
+
+
+def _tokenizer_for(config: PreTrainedConfig, folder: Path, source: Source | None, tokenizer: Any) -> Any:
+    """The tokenizer to write, or None if the source's files have it or none is known."""
+    if tokenizer is not None:
+        require_fit(tokenizer, config, f"the argument `tokenizer` ({type(tokenizer).__name__})")
+        return tokenizer
+    if source is not None and has_tokenizer(source.encoder):
+        return None
+    found = _find_tokenizer(config)
+    if found is None:
+        log.warning("no tokenizer was found, so %s cannot read text; pass save(…, tokenizer=tokenizer)", folder)
+    return found
+
+
+def _find_tokenizer(config: PreTrainedConfig) -> Any:
+    """The tokenizer of the folder, or of the cached hub model, from which a model was loaded; None without one."""
+    origin = _origin_folder(config)
+    if origin is None or not has_tokenizer(origin):
+        return None
+    try:
+        tokenizer = Source(origin).load_tokenizer()
+        require_fit(tokenizer, config, str(origin))
+    except BadCheckpoint as error:
+        log.warning("%s", error)
+        return None
+    return tokenizer
+
+
+def _origin_folder(config: PreTrainedConfig) -> Path | None:
+    """The local folder from which a model was loaded, in the hub's cache for a hub model."""
+    origin = origin_of(config)
+    if not origin or Path(origin).is_dir():
+        return Path(origin) if origin else None
+    try:
+        revision = getattr(config, "_commit_hash", None)
+        return Path(huggingface_hub.snapshot_download(origin, revision=revision, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError, OSError, ValueError):
+        return None  # not a hub name, or not in the cache
+
+
+def _title(config: PreTrainedConfig, source: Source | None) -> str:
+    if source is not None:
+        return source.title
+    return short_name(origin_of(config)) if origin_of(config) else str(config.model_type)
+
+
+def _base_model(config: PreTrainedConfig, source: Source | None) -> str | None:
+    """The hub name of the dense model; a model that was pruned before has it in its card."""
+    if source is None:
+        folder = _origin_folder(config)
+        return hub_name(origin_of(config)) or (_base_in_card(folder) if folder else None)
+    return source.hub_name or _base_in_card(source.folder)
+
+
+def _base_in_card(folder: Path) -> str | None:
+    """The base model in the card that kprune wrote to a folder."""
+    try:
+        data = ModelCard.load(folder / "README.md").data if (folder / "README.md").is_file() else None
+    except (ValueError, OSError):
+        return None  # not a card
+    base = getattr(data, "base_model", None)
+    return base if isinstance(base, str) and "kprune" in (getattr(data, "tags", None) or []) else None

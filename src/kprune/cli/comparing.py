@@ -8,16 +8,12 @@ from typing import Any
 
 import click
 
+from kprune.cli.group import Work
 from kprune.cli.options import json_option
-from kprune.errors import BadOptions
-from kprune.jobs.comparison import compare
-from kprune.jobs.grid import Grid, read_grid
-from kprune.jobs.results import open_cells, read_runs
-from kprune.report.bars import counting_bar, out
-from kprune.report.comparison_figures import plot_comparison
+from kprune.errors import BadOptions, KpruneError
 
 
-@click.command("compare")
+@click.command("compare", cls=Work)
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--grid", "grid_file", type=click.Path(path_type=Path), help="TOML file for what options do not set.")
 @click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it.")
@@ -30,6 +26,11 @@ from kprune.report.comparison_figures import plot_comparison
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tuple[str, ...], **options: Any) -> None:
     """Run methods × tasks × reductions × seeds into RESULTS, one JSON line each; finished cells are not run again."""
+    from kprune.jobs.comparison import compare
+    from kprune.jobs.grid import Grid, read_grid
+    from kprune.jobs.results import grid_lines, open_cells
+    from kprune.report.bars import counting_bar, out
+
     chosen = read_grid(grid_file) if grid_file else {}
     chosen |= {name: value for name, value in options.items() if value not in (None, ())}
     if models:
@@ -41,18 +42,25 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
     total, left = len(grid.cells()), len(open_cells(grid, results))
     with counting_bar(total, total - left) as count:
         compare(grid, results, jobs=jobs, finished=count)
-    failed = [line for line in read_runs(results) if "error" in line]
-    out.print(f"{results}: {total} cells, {left} run now, {len(failed)} failed in all.")
+    lines = grid_lines(grid, results)
+    failed = [line for line in lines if "error" in line]
+    out.print(f"{results}: {total} cells, {left} run now, {len(failed)} failed in all.", soft_wrap=True)
     for line in failed:
-        out.print(f"  {line['task']}, {line['method']}, {line['reduction']:g}: {line['error']}", highlight=False)
+        cell = f"{line['task']}, {line['method']}, {line['reduction']:g}, seed {line['seed']}"
+        out.print(f"  {cell}: {line['error']}", highlight=False, soft_wrap=True)
+    if failed and len(failed) == len(lines):
+        raise KpruneError("every cell failed; the lines above have the reasons. The next run tries them again.")
 
 
-@click.command("plot")
+@click.command("plot", cls=Work)
 @click.argument("results", type=click.Path(path_type=Path, exists=True))
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)
 @json_option
 def plot_command(results: Path, folder: Path, ending: str, as_json: bool) -> None:
     """Draw the RESULTS of a comparison into FOLDER: pictures, and tables in Markdown."""
+    from kprune.report.bars import out
+    from kprune.report.comparison_figures import plot_comparison
+
     written = [str(path) for path in plot_comparison(results, folder, ending)]
-    click.echo(json.dumps(written)) if as_json else out.print("\n".join(written))
+    click.echo(json.dumps(written)) if as_json else out.print("\n".join(written), soft_wrap=True)

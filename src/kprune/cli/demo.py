@@ -7,22 +7,24 @@ from pathlib import Path
 
 import click
 
-from kprune.checkpoints.inspection import inspect
+from kprune.cli.group import Work
 from kprune.cli.options import json_option
-from kprune.jobs.demo import run_demo
-from kprune.report.bars import out, progress_bar
-from kprune.report.figures import draw_layers
-from kprune.report.summary import print_inspection
-from kprune.report.tables import demo_tables
 
 
-@click.command("demo")
+@click.command("demo", cls=Work)
 @click.argument("out_folder", metavar="[OUT]", type=click.Path(path_type=Path), default=Path("demo"))
 @click.option("--reduction", default=0.5, show_default=True, help="Share of the encoder's FLOPs to remove.")
 @click.option("--tokens", default=30_000, show_default=True, help="Real tokens to sample.")
 @json_option
 def demo_command(out_folder: Path, reduction: float, tokens: int, as_json: bool) -> None:
     """Prune all-MiniLM-L6-v2 on Python's own documentation, and compare."""
+    from kprune.checkpoints.inspection import inspect
+    from kprune.jobs.demo import run_demo
+    from kprune.report.bars import out, progress_bar
+    from kprune.report.figures import draw_layers
+    from kprune.report.summary import print_inspection
+    from kprune.report.tables import demo_tables
+
     demo = run_demo(out_folder / "model", reduction=reduction, tokens=tokens, show_progress=progress_bar)
     inspection = inspect(out_folder / "model")
     picture = out_folder / "kept.png"
@@ -34,4 +36,4 @@ def demo_command(out_folder: Path, reduction: float, tokens: int, as_json: bool)
     print_inspection(inspection, out)
     for table in demo_tables(demo):
         out.print(table)
-    out.print(f"The model is in {out_folder / 'model'}, the picture in {picture}.")
+    out.print(f"The model is in {out_folder / 'model'}, the picture in {picture}.", soft_wrap=True)

@@ -5,35 +5,32 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kprune.checkpoints.atomic import require_writable
-from kprune.checkpoints.source import Source, fetch
+from kprune.checkpoints.files import short_names
+from kprune.cli.group import Work
 from kprune.cli.options import (
     data_options,
     device_option,
+    dtype_option,
     json_option,
     overwrite_option,
     parse_shape,
     require_picture,
-    short_names,
     take_data_options,
     test_split_option,
 )
-from kprune.deploy.benchmark import Contender, bench
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.deploy.targets import TARGETS
-from kprune.errors import BadOptions
-from kprune.jobs.export_checkpoint import export_checkpoint
-from kprune.pruning.progress import Progress
-from kprune.report.bars import out, progress_bar
-from kprune.report.figures import draw_speed
-from kprune.report.summary import print_bench, print_evaluation
+from kprune.errors import BadOptions, KpruneError
+
+if TYPE_CHECKING:
+    from kprune.deploy.benchmark import Bench
 
 
-@click.command("bench")
+@click.command("bench", cls=Work)
 @click.argument("model")
 @click.option("--against", multiple=True, help="Another model; the first is the reference of speed-ups.")
 @click.option("--shape", "shapes", multiple=True, metavar="BATCHxLENGTH", default=("32x128", "1x32"), show_default=True)
@@ -46,6 +43,7 @@ from kprune.report.summary import print_bench, print_evaluation
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]")
 @click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+@dtype_option("Type of the weights, for torch.  [default: float32 on a CPU, the model's own on a GPU]")
 @click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
 @json_option
@@ -56,12 +54,19 @@ def bench_command(
     runtimes: tuple[str, ...],
     picture: Path | None,
     as_json: bool,
+    dtype: str | None,
     **options: Any,
 ) -> None:
     """Time MODEL on your batch, length, runtime and threads; models to compare with take turns."""
+    parsed = [parse_shape(shape) for shape in shapes]
     if picture is not None:
         require_picture(picture)
-    installed = [name for name, runtime in RUNTIMES.items() if runtime.is_installed and not runtime.compiles]
+    from kprune.checkpoints.source import Source, fetch
+    from kprune.deploy.benchmark import Contender, bench
+    from kprune.pruning.progress import Progress
+    from kprune.report.bars import out, progress_bar
+    from kprune.report.summary import print_bench
+
     names = (model, *against)
     contenders = [
         Contender(short, Source(fetch(name), name=name)) for name, short in zip(names, short_names(names), strict=True)
@@ -69,17 +74,33 @@ def bench_command(
     with progress_bar() as advance:
         result = bench(
             contenders,
-            shapes=[parse_shape(shape) for shape in shapes],
-            runtimes=runtimes or installed,
+            shapes=parsed,
+            runtimes=runtimes or _usual_runtimes(dtype),
+            dtype=dtype,
             progress=lambda fraction, phase: advance(Progress(fraction, phase, None)),
             **options,
         )
-    if picture is not None:
-        draw_speed(result, picture)
     click.echo(json.dumps(result.as_json())) if as_json else print_bench(result, out)
+    if picture is not None:
+        _draw(result, picture)
 
 
-@click.command("export")
+def _usual_runtimes(dtype: str | None) -> list[str]:
+    """The installed runtimes that start at once and can run the type."""
+    installed = [name for name, runtime in RUNTIMES.items() if runtime.is_installed and not runtime.compiles]
+    return [name for name in installed if dtype in (None, "float32") or RUNTIMES[name].target is None]
+
+
+def _draw(result: Bench, picture: Path) -> None:
+    from kprune.report.figures import draw_speed
+
+    try:
+        draw_speed(result, picture)
+    except OSError as error:
+        raise KpruneError(f"{picture} cannot be written ({error.strerror}); name another file.") from error
+
+
+@click.command("export", cls=Work)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)
@@ -100,9 +121,15 @@ def export_command(
     **options: Any,
 ) -> None:
     """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
-    data = take_data_options(options)
     if device:
         raise BadOptions("exported graphs run on the CPU; leave --device out.")
+    from kprune.checkpoints.atomic import require_writable
+    from kprune.checkpoints.source import Source, fetch
+    from kprune.jobs.export_checkpoint import export_checkpoint
+    from kprune.report.bars import out, progress_bar
+    from kprune.report.summary import print_evaluation
+
+    data = take_data_options(options)
     require_writable(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     exported, evaluation = export_checkpoint(
@@ -117,6 +144,7 @@ def export_command(
         f"{exported.file}: {after / 1e6:.1f} MB ({before / 1e6:.1f} MB as safetensors); on {exported.texts} texts its "
         f"outputs differ from torch's by at most {exported.difference:.2g}.",
         highlight=False,
+        soft_wrap=True,
     )
     if evaluation is not None:
         print_evaluation(evaluation, f"{to} int8" if int8 else to, "torch", out)

@@ -7,14 +7,12 @@ from typing import Any
 
 import click
 
-from kprune.checkpoints.source import Source, fetch
+from kprune.checkpoints.files import short_names
+from kprune.cli.group import Work
 from kprune.cli.options import data_options, device_option, json_option, take_data_options, test_split_option
-from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
-from kprune.report.bars import out, progress_bar
-from kprune.report.summary import print_evaluation
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=Work)
 @click.argument("model")
 @click.option("--against", help="Compare with this model, such as the dense one.")
 @data_options
@@ -23,6 +21,11 @@ from kprune.report.summary import print_evaluation
 @test_split_option
 def evaluate_command(model: str, against: str | None, as_json: bool, device: str | None, **options: Any) -> None:
     """Test MODEL on a task or on your own data, with intervals; without labels, compare its outputs with another's."""
+    from kprune.checkpoints.source import Source, fetch
+    from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
+    from kprune.report.bars import out, progress_bar
+    from kprune.report.summary import print_evaluation
+
     data = take_data_options(options)
     data.require_one_source()
     source = Source(fetch(model), name=model)
@@ -34,4 +37,5 @@ def evaluate_command(model: str, against: str | None, as_json: bool, device: str
     if as_json:
         click.echo(json.dumps(result.as_json()))
     else:
-        print_evaluation(result, source.name, against or "", out)
+        name, *reference = short_names([model] if against is None else [model, against])
+        print_evaluation(result, name, "".join(reference), out)

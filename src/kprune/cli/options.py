@@ -1,4 +1,7 @@
-"""Options that several commands share; those of a pruning run are generated from `PruneConfig` and `RunConfig`."""
+"""Options that several commands share; those of a pruning run are generated from `PruneConfig` and `RunConfig`.
+
+This module and those of the commands import torch and transformers in functions only: help must answer at once.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kprune.config import PruneConfig, RunConfig, info_of, type_of
+from kprune.config import DEFAULT_TOKENS, DTYPES, PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
 from kprune.evaluation.metrics import METRICS
-from kprune.jobs.data_options import DEFAULT_TOKENS, DataOptions
-from kprune.pruning.registry import CHOICES
+from kprune.pruning.choices import CHOICES
+
+if TYPE_CHECKING:
+    from kprune.jobs.data_options import DataOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -37,13 +42,19 @@ def data_options(command: Any) -> Any:
     return apply_options(
         command,
         (
-            click.option("--text", type=click.Path(path_type=Path), help="Text file, one example per line."),
+            click.option(
+                "--text",
+                type=click.Path(path_type=Path),
+                multiple=True,
+                help="Text file, one example per line; several are read in order.",
+            ),
             click.option("--task", help="One of `kprune tasks`, from the hub, or from the folder --data."),
             click.option(
                 "--data",
                 "table",
-                help="JSONL, CSV, TSV or Parquet file, or a Hugging Face data set (name or folder); "
-                "with --task, the folder of the data sets' folders.",
+                multiple=True,
+                help="JSONL, CSV, TSV or Parquet file (several are read in order), or a Hugging Face data set (name or "
+                "folder); with --task, the folder of the data sets' folders.",
             ),
             click.option(
                 "--column", "--text-column", "columns", multiple=True, help="Column with the text; twice for pairs."
@@ -62,11 +73,20 @@ def data_options(command: Any) -> Any:
 test_split_option = click.option(
     "--split", help="Split of the data set to test on.  [default: the task's, or validation]"
 )
+
+
+def dtype_option(help: str) -> Decorator:
+    """The option `--dtype`, with what it means for the command."""
+    return click.option("--dtype", type=click.Choice(DTYPES), help=help)
+
+
 tokens_option = click.option("--tokens", default=DEFAULT_TOKENS, show_default=True, help="Real tokens to sample.")
 
 
 def take_data_options(options: dict[str, Any]) -> DataOptions:
     """Remove the data options from a command's options, and return them as one object."""
+    from kprune.jobs.data_options import DataOptions
+
     names = {each.name for each in fields(DataOptions)} & set(options)
     return DataOptions(**{name: options.pop(name) for name in names})
 
@@ -123,14 +143,12 @@ def require_picture(path: Path) -> None:
     """Raise, before any work, if a picture could not be drawn."""
     if path.suffix not in (".png", ".svg") or not path.resolve().parent.is_dir():
         raise BadOptions(f"{path} cannot be drawn; name a .png or .svg file in a folder that exists.")
+    try:
+        existed = path.exists()
+        path.open("ab").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise BadOptions(f"{path} cannot be written ({error.strerror}); name another file for the picture.") from error
     if importlib.util.find_spec("matplotlib") is None:
         raise KpruneError("a picture needs the extra: pip install 'kprune[plots]'.")
-
-
-def short_names(names: Sequence[str]) -> list[str]:
-    """The last parts of paths, as many as it takes to tell them apart."""
-    for parts in range(1, 10):
-        short = ["/".join(Path(name).parts[-parts:]) for name in names]
-        if len(set(short)) == len(short):
-            return short
-    return [f"{name} ({number})" for number, name in enumerate(names, 1)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from kprune.data.readers import Row
+from kprune.data.rows import Row, row_of, texts_and_labels
 from kprune.errors import BadSample
 from kprune.models.families import max_positions
 
@@ -25,22 +25,26 @@ MASKED_SHARE = 0.15
 
 
 def draw(
-    rows: Sequence[Row],
+    rows: Any,
     tokenizer: Any,
     *,
     tokens: int,
     max_length: int,
+    columns: Sequence[str] = (),
     seed: int = 0,
     masked: bool = False,
     labels: Sequence[float] | None = None,
 ) -> list[dict[str, Tensor]]:
     """Tokenised batches of rows, drawn without replacement until they hold `tokens` tokens without padding.
 
+    `rows` are a list or an iterator of texts, of pairs of texts or of dicts, a Dataset, a DataFrame or a Series. Of
+    dicts, `columns` names one or two columns; it may be left out where there is only one with text.
     With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
     `labels` gives one number per row; each batch then carries the labels of its rows.
     """
     if tokens < 1:
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
+    rows, labels = _rows_and_labels(rows, columns, labels)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
@@ -62,6 +66,19 @@ def draw(
         raise BadSample("the sample has no text; pass a file or a data set with at least one row of text.")
     log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", tokens - missing, tokens)
     return batches
+
+
+def _rows_and_labels(
+    data: Any, columns: Sequence[str], labels: Sequence[float] | None
+) -> tuple[list[Row], Sequence[float] | None]:
+    """The rows with text, and their labels."""
+    found = [row_of(texts) for texts, _ in texts_and_labels(data, columns, None, "the sample")]
+    rows = [row for row in found if row is not None]
+    if labels is None:
+        return rows, None
+    if len(labels) != len(found):
+        raise BadSample(f"the sample has {len(found)} rows and {len(labels)} labels; give one for each row.")
+    return rows, [label for row, label in zip(found, labels, strict=True) if row is not None]
 
 
 def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:

@@ -5,83 +5,49 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from kprune.data.rows import Line, Row, Table, as_rows
 from kprune.errors import BadSample
-
-Row = tuple[str, ...]
-"""One text, or a pair of texts."""
-Table = Iterable[Mapping[str, Any]]
-
-QUESTION_AND_CONTEXT = ("question", "context")
 
 
 def read_lines(path: str | Path) -> list[Row]:
     """The lines of a text file that are not blank, one row each."""
-    return [(line.strip(),) for line in _read_text(Path(path)).splitlines() if line.strip()]
+    return [(line.strip(),) for line in _read_text(_path(path)).splitlines() if line.strip()]
 
 
 def read_rows(
-    source: str, columns: Sequence[str] = (), *, subset: str | None = None, split: str = "train"
+    source: str | Path, columns: Sequence[str] = (), *, subset: str | None = None, split: str = "train"
 ) -> list[Row]:
     """The texts of a table: a JSONL, CSV, TSV or Parquet file by its extension, else a Hugging Face data set.
 
     `columns` names one or two columns. Without names, the table must have exactly one text column, or the columns
     `question` and `context`.
     """
-    return [row for row, _ in labelled_rows(read_table(source, subset=subset, split=split), columns, None, source)]
+    return as_rows(read_table(source, subset=subset, split=split), columns, source=str(source))
 
 
-def read_table(source: str, *, subset: str | None = None, split: str = "train") -> Table:
+def read_table(source: str | Path, *, subset: str | None = None, split: str = "train") -> Table:
     """The rows of a JSONL, CSV, TSV or Parquet file by its extension, else of a Hugging Face data set's split."""
-    path = Path(source)
+    path = _path(source)
     if path.is_file():
         if path.suffix not in READERS:
             raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
         return READERS[path.suffix](path)
     if path.suffix in READERS:
         raise BadSample(f"there is no file {source}; check the path.")
-    return _read_data_set(source, subset, split)
+    return _read_data_set(str(source), subset, split)
 
 
-def labelled_rows(table: Table, columns: Sequence[str], label: str | None, source: str) -> Iterator[tuple[Row, Any]]:
-    """The texts in a table's columns with the value in the column `label`; rows with an empty text are skipped."""
-    chosen = tuple(columns)
-    if len(chosen) > 2:
-        raise BadSample(f"{len(chosen)} columns were named ({', '.join(chosen)}); name one, or two for pairs.")
-    for number, row in enumerate(table):
-        wanted = (*chosen, *([label] if label else []))
-        missing = [column for column in wanted if column not in row]
-        if missing:
-            raise BadSample(f"{source} has no column {missing[0]!r}; it has {', '.join(map(str, row))}.")
-        chosen = chosen or _default_columns(row, label, source)
-        texts = tuple(row[column] for column in chosen)
-        for column, text in zip(chosen, texts, strict=True):
-            if text is not None and not isinstance(text, str):
-                raise BadSample(f"column {column!r} of {source} holds {text!r:.40}, not text; name a text column.")
-        if all(text and text.strip() for text in texts):
-            if label is not None and row[label] is None:
-                raise BadSample(f"row {number} of {source} has no {label!r}; fill it in, or remove the row.")
-            yield tuple(map(_replace_lone_surrogates, texts)), row[label] if label else None
-
-
-def _default_columns(row: Mapping[str, Any], label: str | None, source: str) -> tuple[str, ...]:
-    """The text columns to use where none were named."""
-    texts = tuple(name for name, value in row.items() if isinstance(value, str) and name != label)
-    if set(QUESTION_AND_CONTEXT) <= set(texts):
-        return QUESTION_AND_CONTEXT
-    if len(texts) != 1:
-        raise BadSample(
-            f"{source} has {len(texts)} text columns ({', '.join(texts) or 'none'}); name one or two of them."
-        )
-    return texts
-
-
-def _replace_lone_surrogates(text: str) -> str:
-    """The text with lone surrogates replaced: JSON can hold them, but tokenizers raise on them."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _path(source: Any) -> Path:
+    if not isinstance(source, str | PathLike):
+        raise BadSample(f"a reader takes a path, not a {type(source).__name__}; pass data in memory to kprune.draw.")
+    if "\0" in str(source):
+        raise BadSample(f"there is no file {str(source)!r}; check the path.")
+    return Path(source)
 
 
 def _read_text(path: Path) -> str:
@@ -110,7 +76,9 @@ def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
                 raise BadSample(f"{path}, line {number}, is not JSON ({error}); write one object per line.") from error
             if not isinstance(row, dict):
                 raise BadSample(f"{path}, line {number}, is not a JSON object; write one object per line.")
-            yield row
+            found = Line(row)
+            found.line = number
+            yield found
 
 
 def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:

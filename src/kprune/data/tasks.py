@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kprune.data.readers import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, read_lines, read_table
+from kprune.data.readers import read_lines, read_table
+from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, texts_and_labels
 from kprune.errors import BadSample, KpruneError
 from kprune.models.outputs import (
     CLASSIFICATION,
@@ -141,6 +142,28 @@ class Test:
     may_be_empty: bool = False
     """Whether a question may have no answer; an empty reference implies it too."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rows, list) and all(map(_is_row, self.rows)) and len(set(map(len, self.rows))) < 2):
+            object.__setattr__(self, "rows", _complete_rows(self.rows, self.name))
+        if self.references is not None and len(self.references) != len(self.rows):
+            raise BadSample(
+                f"{self.name} has {len(self.rows)} rows and {len(self.references)} references; give one for each row."
+            )
+
+
+def _is_row(row: Any) -> bool:
+    return type(row) is tuple and len(row) in (1, 2) and all(type(text) is str for text in row)
+
+
+def _complete_rows(data: Any, name: str) -> list[Row]:
+    """The data as rows; none may be missing, because references are matched by number."""
+    rows = []
+    for number, (texts, _) in enumerate(texts_and_labels(data, (), None, name)):
+        if not texts or None in texts:
+            raise BadSample(f"row {number} of {name} has no text; remove the row, or read the data with read_test.")
+        rows.append(tuple(str(text) for text in texts))
+    return rows
+
 
 def task_named(name: str) -> Task:
     """The task with this name."""
@@ -184,7 +207,7 @@ def _location(task: Task, data: str | Path | None) -> str:
 
 
 def read_test(
-    table: Table,
+    table: Any,
     texts: Sequence[str] = (),
     label: str | None = None,
     *,
@@ -192,7 +215,10 @@ def read_test(
     name: str = "the data",
     limit: int | None = None,
 ) -> Test:
-    """A test from a table's columns, with at most `limit` rows; rows with an empty text are skipped."""
+    """A test from a table's columns, with at most `limit` rows; rows with an empty text are skipped.
+
+    The table is any data that `kprune.draw` takes: a list of dicts, a Dataset, a DataFrame.
+    """
     pairs = list(labelled_rows(table, texts, label, name))
     if not pairs:
         raise BadSample(f"{name} has no rows with text; pass a split or a file that has some.")
@@ -227,6 +253,16 @@ def _select(test: Test, numbers: Sequence[int]) -> Test:
     """The rows of the test with these numbers."""
     references = None if test.references is None else [test.references[number] for number in numbers]
     return replace(test, rows=[test.rows[number] for number in numbers], references=references)
+
+
+def join(tests: Sequence[Test]) -> Test:
+    """Tests of one kind as one, in order."""
+    if len(tests) == 1:
+        return tests[0]
+    name = ", ".join(test.name for test in tests)
+    rows = [row for test in tests for row in test.rows]
+    references = [reference for test in tests for reference in test.references or ()]
+    return replace(tests[0], name=name, rows=rows, references=references if tests[0].references is not None else None)
 
 
 def text_test(path: str | Path, *, limit: int | None = None) -> Test:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.source import Source
-from kprune.deploy.footprint import Footprint, load_for_inference, measure_footprint
+from kprune.deploy.footprint import Footprint, cast_for_inference, measure_footprint
 from kprune.deploy.graphs import Run
 from kprune.deploy.runtimes import Runtime, runtime_named
 from kprune.deploy.shape_variants import emptied, stacked
@@ -22,7 +22,7 @@ from kprune.deploy.timing import Times, bind_inputs, random_inputs, time_interle
 from kprune.errors import KpruneError
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
-from kprune.runtime.devices import device_name, torch_threads
+from kprune.runtime.devices import device_name, dtype_name, half_precision_note, torch_threads
 
 EMPTIED, OUTSIDE = "emptied", "outside"
 """Copies of the reference that are timed too: without units, and without layers."""
@@ -79,6 +79,8 @@ class Timing:
     encoder_speedup: float | None = None
     """Relative to the reference, without the time of embeddings and head."""
     loss: Loss | None = None
+    dtype: str = "float32"
+    """Type of the weights; `exported` for a graph that was given."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Bench:
     reference: str | None
     timings: tuple[Timing, ...]
     footprints: tuple[Footprint, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences on types of weights."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -102,17 +106,20 @@ def bench(
     runtimes: Sequence[str] = ("torch",),
     threads: int | None = None,
     device: str = "cpu",
+    dtype: str | None = None,
     seconds: float = 4.0,
     footprints: bool = True,
     progress: Callable[[float, str], None] = lambda fraction, what: None,
 ) -> Bench:
     """Time models on inputs of (batch, length), interleaved; speed-ups are relative to the second model.
 
-    A single model has no speed-up. `seconds` is the time for each model per shape and runtime.
+    A single model has no speed-up. `seconds` is the time for each model per shape and runtime. `dtype` is the type of
+    the weights in torch; by default float32 on a CPU, and the model's own on a GPU.
     """
     chosen = [runtime_named(name) for name in runtimes]
+    _require_runnable(chosen, dtype)
     threads = threads or torch.get_num_threads()
-    entries = _load_entries(contenders, shapes, device)
+    entries = _load_entries(contenders, shapes, device, dtype)
     timings: list[Timing] = []
     measured: list[Footprint] = []
     steps = len(chosen) * (len(shapes) + 1)
@@ -133,7 +140,14 @@ def bench(
         reference=entries.reference,
         timings=tuple(timings),
         footprints=tuple(measured),
+        notes=entries.notes,
     )
+
+
+def _require_runnable(runtimes: Sequence[Runtime], dtype: str | None) -> None:
+    for runtime in runtimes:
+        if runtime.target is not None and dtype not in (None, "float32"):
+            raise KpruneError(f"{runtime.name} runs float32 graphs, not {dtype}; leave it out, or leave --dtype out.")
 
 
 @dataclass(frozen=True)
@@ -144,9 +158,14 @@ class _Entries:
     configs: Mapping[str, PreTrainedConfig]
     models: Mapping[str, PreTrainedModel]
     reference: str | None
+    dtype: str | None
+    """The type that was asked for."""
+    notes: tuple[str, ...]
 
 
-def _load_entries(contenders: Sequence[Contender], shapes: Sequence[tuple[int, int]], device: str) -> _Entries:
+def _load_entries(
+    contenders: Sequence[Contender], shapes: Sequence[tuple[int, int]], device: str, dtype: str | None
+) -> _Entries:
     names = [each.name for each in contenders]
     for name in names:
         if names.count(name) > 1:
@@ -155,8 +174,14 @@ def _load_entries(contenders: Sequence[Contender], shapes: Sequence[tuple[int, i
     for config in configs.values():
         for batch, length in shapes:
             random_inputs(config, batch, length, torch.device("cpu"))  # raises before any weight is read
-    models = {each.name: load_for_inference(each.source, device) for each in contenders if each.graph is None}
-    return _Entries(contenders, configs, models, names[1] if len(names) > 1 else None)
+    models, notes = {}, []
+    for each in contenders:
+        if each.graph is None:
+            model = each.source.load()
+            if device == "cpu" and (note := half_precision_note(model, f"{each.name}'s folder")):
+                notes.append(note)
+            models[each.name] = cast_for_inference(model, device, dtype)
+    return _Entries(contenders, configs, models, names[1] if len(names) > 1 else None, dtype, tuple(notes))
 
 
 class _StartedModels:
@@ -222,6 +247,7 @@ class _StartedModels:
         return Timing(
             model=name,
             runtime=self.runtime.name,
+            dtype=self._dtype(name),
             batch=batch,
             length=length,
             p50_ms=1e3 * ours.p50,
@@ -231,13 +257,21 @@ class _StartedModels:
             **comparison,
         )
 
+    def _dtype(self, name: str) -> str:
+        models = self.entries.models
+        return dtype_name(models[name].dtype) if name in models else "exported"
+
     def footprints(self, shape: tuple[int, int]) -> list[Footprint]:
         """Load time and memory of each model; none for a runtime that compiles."""
         if self.runtime.compiles:
             return []
+        asked = self.entries.dtype
         return [
-            measure_footprint(each.name, each.source, self.graphs[each.name], self.runtime, shape, self.threads)
-            for each in self.contenders
+            replace(
+                measure_footprint(name, each.source, self.graphs[name], self.runtime, shape, self.threads, asked),
+                dtype=self._dtype(name),
+            )
+            for name, each in ((each.name, each) for each in self.contenders)
         ]
 
 

@@ -24,14 +24,6 @@ TOLERANCE = 1e-4
 """Largest accepted difference between a float32 graph and torch, for outputs of size 1 or less."""
 CHECKED_TEXTS = 64
 CHECKED_BATCH = 8
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ def export(
     differs; its difference is reported only.
     """
     target = target_named(to)
-    require_installed(target)
+    require_installed(target, int8=int8)
     require_apart(source, folder)
     model = _in_float32(source.load() if model is None else model)
     batches = _encode(source, model, list(texts or python_documentation())[:CHECKED_TEXTS])
@@ -89,7 +81,7 @@ def export(
         before = sum(each.stat().st_size for each in source.encoder.glob("*.safetensors"))
         after = sum(each.stat().st_size for each in graph_files(file))
         card = graph_card(
-            source.name,
+            source.title,
             folder=source.encoder_path,
             target=target,
             int8=int8,
@@ -173,8 +165,6 @@ def _without_record(config: Any) -> Any:
 
 
 def _encode(source: Source, model: PreTrainedModel, texts: Sequence[str]) -> list[dict[str, Tensor]]:
-    if not any((source.encoder / name).is_file() for name in TOKENIZER_FILES):
-        raise KpruneError(f"{source.encoder} has no tokenizer, so the graph cannot be checked on text; add its files.")
     tokenizer = source.load_tokenizer()
     longest = longest_input(tokenizer, model.config)
     return [

@@ -17,7 +17,7 @@ from kprune.deploy.graphs import graph_files
 from kprune.deploy.runtimes import RUNTIMES, Runtime
 from kprune.deploy.targets import start as start_graph
 from kprune.deploy.timing import random_inputs
-from kprune.runtime.devices import on_device, torch_threads
+from kprune.runtime.devices import dtype_name, on_device, torch_threads
 from kprune.runtime.memory import peak_megabytes, reset_peak
 
 
@@ -31,13 +31,21 @@ class Footprint:
     peak_megabytes: float
     """Growth of the process from before loading to the peak, on the largest of the shapes."""
     disk_megabytes: float
+    dtype: str = "float32"
+    """Type of the weights, as in `Timing`."""
 
 
 def measure_footprint(
-    name: str, source: Source, graph: Path | None, runtime: Runtime, shape: tuple[int, int], threads: int
+    name: str,
+    source: Source,
+    graph: Path | None,
+    runtime: Runtime,
+    shape: tuple[int, int],
+    threads: int,
+    dtype: str | None = None,
 ) -> Footprint:
     """Load a model, or its exported graph, in a new process and run it once on inputs of (batch, length)."""
-    arguments = (str(source.folder), None if graph is None else str(graph), runtime.name, shape, threads)
+    arguments = (str(source.folder), None if graph is None else str(graph), runtime.name, shape, threads, dtype)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         seconds, megabytes = pool.apply(_load_and_run, arguments)
     files = source.encoder.glob("*.safetensors") if graph is None else graph_files(graph)
@@ -45,14 +53,19 @@ def measure_footprint(
     return Footprint(name, runtime.name, seconds, megabytes, disk)
 
 
-def load_for_inference(source: Source, device: str) -> PreTrainedModel:
-    """A model as it is served; on a CPU in float32, since smaller types are slow there."""
-    model = source.load().eval()
-    return on_device(model.float() if device == "cpu" else model, device)
+def load_for_inference(source: Source, device: str, dtype: str | None = None) -> PreTrainedModel:
+    """A model as it is served; without a `dtype`, in float32 on a CPU, since smaller types are slow there."""
+    return cast_for_inference(source.load(), device, dtype)
+
+
+def cast_for_inference(model: PreTrainedModel, device: str, dtype: str | None = None) -> PreTrainedModel:
+    """The model on the device, in evaluation mode, in the type that it is served in."""
+    chosen = dtype or ("float32" if device == "cpu" else dtype_name(model.dtype))
+    return on_device(model.eval().to(getattr(torch, chosen)), device)
 
 
 def _load_and_run(
-    folder: str, graph: str | None, runtime: str, shape: tuple[int, int], threads: int
+    folder: str, graph: str | None, runtime: str, shape: tuple[int, int], threads: int, dtype: str | None
 ) -> tuple[float, float]:
     """Seconds to load a model, and megabytes for loading and one run; called in a new process."""
     transformers.utils.logging.disable_progress_bar()
@@ -69,7 +82,7 @@ def _load_and_run(
         if graph is not None:
             run = start_graph(Path(graph), threads=threads)
         else:
-            model = load_for_inference(source, "cpu")
+            model = load_for_inference(source, "cpu", dtype)
             run = RUNTIMES["torch"].start(model, random_inputs(model.config, 1, 8, model.device))
         seconds = perf_counter() - start
         run(inputs)

@@ -24,7 +24,7 @@ from kprune.errors import KpruneError
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import Budget
 from kprune.pruning.pruner import Pruner
-from kprune.runtime.devices import device_name, torch_threads
+from kprune.runtime.devices import count_threads, device_name, dtype_name, torch_threads
 
 SHARES = {"attention": (1 / 12, 1 / 6, 1 / 4, 1 / 2, 3 / 4, 1.0), "ffn": (1 / 24, 1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0)}
 """Shares of a sublayer's units that are timed; other numbers of units are interpolated."""
@@ -57,11 +57,14 @@ class Latency:
     """By kind of sublayer: numbers of units, ascending from 0, each with the milliseconds that they add."""
     whole: list[tuple[float, float]]
     """For no units, half of them and all: the sum of the tables' milliseconds, and the measured sum."""
+    dtype: str = "float32"
+    """Type of the weights that were timed."""
 
     @property
     def budget(self) -> Budget:
         """The budget for `prune`; it does not depend on the sample's length."""
-        name = f"milliseconds of {self.batch} × {self.length} tokens in {self.runtime}, {self.threads} threads"
+        where = f"{self.runtime}, {self.dtype}, {count_threads(self.threads)}"
+        name = f"milliseconds of {self.batch} × {self.length} tokens in {where}"
         return Budget(name, lambda sublayer, length: self.price(sublayer))
 
     def price(self, sublayer: Sublayer) -> Tensor:
@@ -194,6 +197,7 @@ def _measure(model: PreTrainedModel, runtime: Runtime, threads: int, shape: tupl
         fixed=fixed,
         tables={kind: _table(kind, ms) for kind in SHARES},
         whole=[],
+        dtype=dtype_name(model.dtype),
     )
     return replace(latency, whole=_whole_points(latency, {**wholes, ("dense", 0): model}, ms))
 

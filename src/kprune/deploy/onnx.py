@@ -16,15 +16,8 @@ from transformers import PreTrainedModel
 from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
 from kprune.errors import KpruneError
 
-FILE = "model.onnx"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
-USAGE = """import onnxruntime
-
-session = onnxruntime.InferenceSession("{file}")
-run = lambda feed: session.run(None, feed)"""
-"""Code for the exported folder's README that defines `run`."""
 
 
 def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool) -> None:
@@ -33,7 +26,7 @@ def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, i
         to_onnx(model, inputs, path)
         return
     with TemporaryDirectory(dir=path.parent) as folder:
-        float_file = Path(folder) / FILE
+        float_file = Path(folder) / path.name
         to_onnx(model, inputs, float_file)
         quantize(float_file, path)
 

@@ -14,19 +14,11 @@ from transformers import PreTrainedModel
 from kprune.deploy import onnx
 from kprune.deploy.graphs import Run, numpy_inputs, silence_exporters
 
-FILE = "openvino_model.xml"
-PACKAGES = (*onnx.PACKAGES, "openvino", "nncf")
-USAGE = """import openvino
-
-compiled = openvino.Core().compile_model("{file}", "CPU")
-run = lambda feed: [compiled(feed)[each] for each in compiled.outputs]"""
-"""Code for the exported folder's README that defines `run`."""
-
 
 def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool) -> None:
     """Write a model as an OpenVINO graph, by way of ONNX; `inputs` are an example of what it reads."""
     with TemporaryDirectory(dir=path.parent) as folder:
-        onnx_file = Path(folder) / onnx.FILE
+        onnx_file = Path(folder) / "model.onnx"
         onnx.to_onnx(model, inputs, onnx_file)
         to_openvino(onnx_file, path, int8=int8)
 

@@ -1,4 +1,7 @@
-"""The runtimes that a model can run in: torch eager, torch.compile, ONNX Runtime, OpenVINO."""
+"""The runtimes that a model can run in: torch eager, torch.compile, ONNX Runtime, OpenVINO.
+
+The command line reads the table without importing torch.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
-
-from kprune.deploy.graphs import Run, output_names
 from kprune.deploy.targets import ONNX, OPENVINO, Target, write
 from kprune.deploy.targets import start as start_graph
 from kprune.errors import KpruneError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from kprune.deploy.graphs import Run
 
 MIN_RECOMPILE_LIMIT = 64
 """torch compiles one class up to a limit, and then runs further models of it uncompiled, without a message."""
@@ -56,6 +60,10 @@ class Runtime:
             return start_graph(path, threads=threads)
 
     def _start_torch(self, model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Run:
+        import torch
+
+        from kprune.deploy.graphs import output_names
+
         names = output_names(model, inputs)
         forward: Any = model
         if self.compiles:

@@ -1,18 +1,20 @@
-"""The formats that a model can be exported to: one row per target."""
+"""The formats that a model can be exported to: one row per target; its code is imported when it is used."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-from transformers import PreTrainedModel
-
-from kprune.deploy import onnx, openvino
-from kprune.deploy.graphs import Run
 from kprune.errors import KpruneError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from kprune.deploy.graphs import Run
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,42 @@ class Target:
     file: str
     """File name of the graph, as loaders of such folders expect it."""
     usage: str
-    """Python code that defines `run(feed)` for the graph in `{file}`."""
-    write: Callable[..., None]
-    start: Callable[[Path, int | None], Run]
+    """Python code that defines `run(feed)` for the graph in `{file}`, for the exported folder's README."""
+    module: str
+    """Module of `kprune.deploy` with the functions `write(model, inputs, path, int8=)` and `start(path, threads)`."""
+    int8_packages: tuple[str, ...] = ()
+    """Further packages that quantised weights need."""
+
+    @property
+    def code(self) -> Any:
+        """The module, imported."""
+        return importlib.import_module(f"kprune.deploy.{self.module}")
 
 
 ONNX = Target(
-    "onnx", "ONNX Runtime", onnx.PACKAGES, "onnx", onnx.FILE, usage=onnx.USAGE, write=onnx.write, start=onnx.start
+    "onnx",
+    "ONNX Runtime",
+    ("onnx", "onnxscript", "onnxruntime"),
+    extra="onnx",
+    file="model.onnx",
+    usage="""import onnxruntime
+
+session = onnxruntime.InferenceSession("{file}")
+run = lambda feed: session.run(None, feed)""",
+    module="onnx",
 )
 OPENVINO = Target(
     "openvino",
     "OpenVINO",
-    openvino.PACKAGES,
-    "openvino",
-    openvino.FILE,
-    usage=openvino.USAGE,
-    write=openvino.write,
-    start=openvino.start,
+    (*ONNX.packages, "openvino"),
+    extra="openvino",
+    file="openvino_model.xml",
+    usage="""import openvino
+
+compiled = openvino.Core().compile_model("{file}", "CPU")
+run = lambda feed: [compiled(feed)[each] for each in compiled.outputs]""",
+    module="openvino",
+    int8_packages=("nncf",),
 )
 TARGETS = {target.name: target for target in (ONNX, OPENVINO)}
 
@@ -62,22 +83,24 @@ def target_of(path: Path) -> Target:
     return next(target for target in TARGETS.values() if Path(target.file).suffix == path.suffix)
 
 
-def require_installed(target: Target) -> None:
+def require_installed(target: Target, *, int8: bool = False) -> None:
     """Raise if a package that the target needs cannot be imported."""
-    for package in target.packages:
+    for package in (*target.packages, *(target.int8_packages if int8 else ())):
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise KpruneError(f"{target.name} needs {package}: pip install 'kprune[{target.extra}]'.") from error
+            what = f"{target.name} with int8 weights" if package in target.int8_packages else target.name
+            raise KpruneError(f"{what} needs {package}: pip install 'kprune[{target.extra}]'.") from error
 
 
 def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool = False) -> None:
     """Write a model as the graph that the path's suffix names; `inputs` are an example of what it reads."""
     target = target_of(path)
-    require_installed(target)
-    target.write(model, inputs, path, int8=int8)
+    require_installed(target, int8=int8)
+    target.code.write(model, inputs, path, int8=int8)
 
 
 def start(path: Path, *, threads: int | None = None) -> Run:
     """An exported graph, ready to run on the CPU."""
-    return target_of(path).start(path, threads)
+    run: Run = target_of(path).code.start(path, threads)
+    return run

@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 from kprune.data.calibration import longest_input
 from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, thin
-from kprune.errors import KpruneError
+from kprune.errors import BadSample, KpruneError
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
 from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
 from kprune.models.outputs import OutputKind, Prediction, kind_of
+from kprune.runtime.computation_mode import ordinary_mode
 
 CHECKED_ROWS = 16
 """Rows that `check_compatible` tokenises."""
@@ -47,6 +48,11 @@ class Evaluation:
     """Seconds in the models' forward passes, included in `seconds`."""
 
     @property
+    def has_intervals(self) -> bool:
+        """Whether there are examples to resample; one example has an interval of no width."""
+        return self.resampled > 1
+
+    @property
     def drop(self) -> Difference | Figure:
         """The loss in points: of the main metric, or of likeness to the other model without references.
 
@@ -70,17 +76,25 @@ class Evaluation:
         """Markdown for the model card: the losses of this model against the dense model."""
         if not self.fidelity:
             raise KpruneError("a card section needs a second model; evaluate with `against`.")
-        alike = [f"{each.name} {each.value:.4g} ({each.low:.4g} to {each.high:.4g})" for each in self.fidelity]
+
+        def interval(low: str, high: str) -> str:
+            return f" ({low} to {high})" if self.has_intervals else ""
+
+        alike = [
+            f"{each.name} {each.value:.4g}" + interval(f"{each.low:.4g}", f"{each.high:.4g}") for each in self.fidelity
+        ]
+        intervals = ", with 95 % intervals" if self.has_intervals else ", too few for intervals"
         lines = [
             "## What was lost",
             "",
-            f"Measured on {self.examples:,} examples of {self.test}, with 95 % intervals. Likeness of the outputs to",
+            f"Measured on {self.examples:,} example{'s' * (self.examples != 1)} of {self.test}{intervals}. Likeness of "
+            "the outputs to",
             f"the dense model's: {'; '.join(alike)}.",
             "",
         ]
         rows = [
-            f"| {ours.name} | {ours.value:.2f} ({ours.low:.2f} to {ours.high:.2f}) | {theirs.value:.2f} | "
-            f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f}) | {gap.p_value:.3f} |"
+            f"| {ours.name} | {ours.value:.2f}{interval(f'{ours.low:.2f}', f'{ours.high:.2f}')} | {theirs.value:.2f} | "
+            f"{gap.value:+.2f}{interval(f'{gap.low:+.2f}', f'{gap.high:+.2f}')} | {gap.p_value:.3f} |"
             for ours, theirs, gap in zip(self.figures, self.against, self.differences, strict=True)
         ]
         if rows:
@@ -88,6 +102,7 @@ class Evaluation:
         return "\n".join(lines) + "\n"
 
 
+@ordinary_mode()
 def evaluate(
     model: PreTrainedModel,
     tokenizer: Any,
@@ -164,6 +179,8 @@ def _make_scorer(
     models: Sequence[PreTrainedModel], tokenizer: Any, test: Test, kind: OutputKind, max_length: int | None
 ) -> Scorer:
     """A scorer whose inputs fit all models."""
+    if not isinstance(test, Test):
+        raise BadSample(f"a model is evaluated on a Test, not on a {type(test).__name__}; make one with read_test.")
     _require_kind(test, kind, models[0])
     if len(models) > 1:
         _require_comparable(kind, *models)

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
-from kprune.models.batches import Batch, Example, regroup
+from kprune.models.batches import Batch, Example, regroup, require_fit
 from kprune.models.outputs import OutputKind, Prediction
 from kprune.models.passes import call
 
@@ -35,6 +35,8 @@ class PredictionRun:
         examples: list[Example],
         cached: dict[int, Prediction] | None = None,
     ) -> None:
+        for model in models:
+            require_fit(examples, model.config)
         is_vocabulary = kinds[0].is_vocabulary
         self.models, self.kinds = models, kinds
         self.cached = None if is_vocabulary else cached  # vocabulary outputs are too large to keep

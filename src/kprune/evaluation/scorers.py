@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig
 
 from kprune.data.calibration import MASKED_SHARE
 from kprune.data.labels import class_names, class_numbers, class_order, value_references
-from kprune.data.readers import Row
+from kprune.data.rows import Row
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.errors import BadSample, KpruneError
 from kprune.evaluation import squad

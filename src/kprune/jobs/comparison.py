@@ -95,6 +95,7 @@ def prepare_task(grid: Grid, task: str, seed: int) -> Prepared:
         thin(test, grid.limit) if test is not None else None,
         PruneConfig(seed=seed),
         tokens=grid.tokens,
+        device="cpu",
         with_labels=True,
         in_float32=True,
     )

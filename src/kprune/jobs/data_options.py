@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kprune.config import DEFAULT_TOKENS
 from kprune.data import readers
-from kprune.data.tasks import Test, hold_out, load_task, read_test, task_named, task_table, text_test
+from kprune.data.tasks import Test, hold_out, join, load_task, read_test, task_named, task_table, text_test, thin
 from kprune.errors import BadOptions, KpruneError
 
-DEFAULT_TOKENS = 100_000
 MOST_HELD_OUT = 2000
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where texts and labels come from: exactly one of a text file, a table or data set, and a task."""
+    """Where texts and labels come from: exactly one of text files, table files or a data set, and a task."""
 
-    text: Path | None = None
-    """Text file, one example per line."""
+    text: str | Path | Sequence[Path] | None = None
+    """Text files, one example per line; several are read in order."""
     task: str | None = None
-    table: str | None = None
-    """JSONL, CSV, TSV or Parquet file, or a data set; with a task, the folder of the data sets' folders."""
+    table: str | Sequence[str] | None = None
+    """JSONL, CSV, TSV or Parquet files, or a data set; with a task, the folder of the data sets' folders."""
     columns: tuple[str, ...] = ()
     label: str | None = None
     metrics: tuple[str, ...] = ()
@@ -35,14 +36,35 @@ class DataOptions:
     tokens: int = DEFAULT_TOKENS
     """Real tokens of the sample."""
 
+    @property
+    def texts(self) -> tuple[Path, ...]:
+        """The text files."""
+        if self.text is None or isinstance(self.text, str | Path):
+            return () if self.text is None else (Path(self.text),)
+        return tuple(self.text)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The table files, or the only data set or folder."""
+        if self.table is None or isinstance(self.table, str):
+            return () if self.table is None else (self.table,)
+        return tuple(self.table)
+
     def require_one_source(self) -> None:
         """Raise if the options name no data, two sources, or what a task already defines."""
-        chosen = [name for name in ("text", "task", "table") if getattr(self, name) is not None]
+        given = {"text": self.texts, "task": self.task, "table": self.tables}
+        chosen = [name for name, value in given.items() if value]
         if chosen not in (["text"], ["task"], ["table"], ["task", "table"]):
             raise BadOptions("pass the data with one of --text, --data and --task (and --data for its folder).")
         if self.task and (self.columns or self.label or self.metrics or self.subset):
             raise BadOptions("a --task defines its columns, labels, metrics and subset; leave those options out.")
-        if self.text is not None and (self.columns or self.label or self.metrics):
+        others = [table for table in self.tables if Path(table).suffix not in readers.READERS]
+        if len(self.tables) > 1 and (others or self.task):
+            raise BadOptions(
+                f"several --data are read in order if all are files, but {(*others, self.tables[0])[0]} is none; "
+                "pass it alone."
+            )
+        if self.texts and (self.columns or self.label or self.metrics):
             raise BadOptions("a --text file has no columns and no labels; use --data for a table.")
 
     def sample_and_test(self, *, wants_test: bool, seed: int) -> tuple[Test, Test | None]:
@@ -65,7 +87,7 @@ class DataOptions:
     def test(self, split: str | None) -> Test:
         """The test: a task's, a file's, or a split's."""
         if self.task:
-            return load_task(self.task, data=self.table, split=split, limit=self.limit)
+            return load_task(self.task, data=self._folder, split=split, limit=self.limit)
         if split is not None and Path(split).is_file():
             is_table = Path(split).suffix in readers.READERS
             other = replace(self, table=split if is_table else None, text=None if is_table else Path(split))
@@ -77,27 +99,33 @@ class DataOptions:
         sampled, tested = self.split or task.train, self.validation or task.validation
         if wants_test and sampled == tested:
             raise BadOptions(f"{sampled!r} is sampled and cannot also be the test; name another split.")
-        table = task_table(task, sampled, self.table)
+        table = task_table(task, sampled, self._folder)
         sample = replace(read_test(table, task.texts, task.label, name=task.name), labels=task.labels)
         return sample, self.test(tested) if wants_test else None
 
     @property
+    def _folder(self) -> str | None:
+        """With a task, the folder of its data."""
+        return self.tables[0] if self.tables else None
+
+    @property
     def _is_file(self) -> bool:
-        return self.table is None or Path(self.table).suffix in readers.READERS
+        return all(Path(table).suffix in readers.READERS for table in self.tables)
 
     def _table(self, split: str | None, *, limit: int | None = None) -> Test:
-        """The rows of the text file or table, with labels if a column is named."""
+        """The rows of the text files or tables, with labels if a column is named."""
         if split is not None and self._is_file:
-            name = self.text or self.table
+            name = (*self.texts, *self.tables)[0]
             raise KpruneError(f"{name} is a file without a split {split!r}; name a file or leave the split out.")
-        if self.text is not None:
-            return text_test(self.text, limit=limit)
-        assert self.table is not None
-        return read_test(
-            readers.read_table(self.table, subset=self.subset, split=split or "train"),
-            self.columns,
-            self.label,
-            metrics=self.metrics,
-            name=Path(self.table).name,
-            limit=limit,
-        )
+        tests = [text_test(path) for path in self.texts]
+        tests += [
+            read_test(
+                readers.read_table(table, subset=self.subset, split=split or "train"),
+                self.columns,
+                self.label,
+                metrics=self.metrics,
+                name=Path(table).name,
+            )
+            for table in self.tables
+        ]
+        return thin(join(tests), limit)

@@ -67,7 +67,7 @@ def run_demo(folder: Path, *, reduction: float, tokens: int, show_progress: Show
     held_out, rest = paragraphs[:HELD_OUT], paragraphs[HELD_OUT:]
     config = PruneConfig(reduction=reduction, pooling=source.pooling)
     sample = Test("Python's documentation", None, [(text,) for text in rest], None)
-    prepared = prepare(source, sample, None, config, tokens=tokens, max_length=source.max_length or 256)
+    prepared = prepare(source, sample, None, config, tokens=tokens, max_length=source.max_length or 256, device="cpu")
     state = prune_checkpoint(prepared, config, out=folder, overwrite=True, show_progress=show_progress)
     small = AutoModel.from_pretrained(folder)  # plain transformers
     return _compare(source, prepared.tokenizer, (prepared.model, small), held_out, folder, state.result)

@@ -23,9 +23,10 @@ def evaluate_checkpoint(
     """The evaluation of a model folder on a test; `against` is another folder to compare with."""
     if against is not None:
         require_same_vocabulary(source, against)
+    tokenizer = source.load_tokenizer()
     model = on_device(source.load(), device)
     limit = length_limit(source, max_length)
-    prepared = Prepared(source, model, source.load_tokenizer(), [], test, limit)
+    prepared = Prepared(source, model, tokenizer, [], test, limit)
     return evaluate_models(
         model,
         prepared,

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kprune.checkpoints.files import short_names
 from kprune.config import PruneConfig, info_of, type_of
 from kprune.errors import KpruneError
 from kprune.pruning.registry import METHODS, resolve
@@ -32,11 +33,12 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """Every combination; cells that share a sample are adjacent."""
+        sources = {task: model_source(model) for task, model in self.models.items()}
+        distinct = list(dict.fromkeys(sources.values()))
+        labels = dict(zip(distinct, short_names(distinct), strict=True))
         return [
-            Cell(task, Path(model).name, method, reduction, seed, self.tokens, self.limit)
-            for (task, model), seed, method, reduction in product(
-                self.models.items(), self.seeds, self.methods, self.reductions
-            )
+            Cell(task, labels[sources[task]], method, reduction, seed, self.tokens, self.limit, sources[task])
+            for task, seed, method, reduction in product(self.models, self.seeds, self.methods, self.reductions)
         ]
 
 
@@ -46,11 +48,19 @@ class Cell:
 
     task: str
     model: str
+    """The last parts of the source that tell the models of a results file apart."""
     method: str
     reduction: float
     seed: int
     tokens: int
     limit: int | None
+    source: str = ""
+    """The model's folder, or its hub name; empty in results of version 0.1."""
+
+
+def model_source(model: str) -> str:
+    """What identifies a model: the path of a folder, or a hub name."""
+    return str(Path(model).resolve()) if Path(model).exists() else model
 
 
 def read_grid(path: Path) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.source import Source
-from kprune.config import PruneConfig, RunConfig
+from kprune.config import DEFAULT_TOKENS, PruneConfig, RunConfig
 from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.evaluation.evaluator import check_compatible
-from kprune.jobs.data_options import DEFAULT_TOKENS
 from kprune.models.families import family_of
 from kprune.models.outputs import Prediction, kind_of
 from kprune.pruning.pruner import Pruner
@@ -49,6 +48,7 @@ class Prepared:
                 )
             else:
                 self._pruners[key] = Pruner(self.model, self.batches, config, run=run)
+        self._pruners[key].run_config = run
         return self._pruners[key]
 
 
@@ -66,10 +66,10 @@ def prepare(
 ) -> Prepared:
     """Load the model, check that it fits the test, and draw the calibration batches."""
     family_of(source.load_config())  # an unsupported model is refused before its weights are read
+    tokenizer = source.load_tokenizer()
     model = on_device(source.load(), device)
     if in_float32:
         model = model.float()
-    tokenizer = source.load_tokenizer()
     if test is not None:
         check_compatible(model, tokenizer, test, pooling=source.pooling)
     kind = kind_of(model, pooling=source.pooling)

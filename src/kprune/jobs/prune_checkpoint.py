@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.atomic import remove_leftovers, require_writable
 from kprune.checkpoints.writer import save
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import Test
+from kprune.errors import NotFinite
 from kprune.evaluation.evaluator import Evaluation, evaluate
 from kprune.jobs.preparation import Prepared, float32_copy
 from kprune.models.outputs import Prediction
@@ -117,6 +119,18 @@ def evaluate_models(
             max_length=prepared.max_length,
             progress=lambda fraction: advance(Progress(fraction, test.name, None)),
         )
+
+
+def cast_to(dtype: str) -> Stage:
+    """A stage that gives the pruned model's weights another type, such as float16."""
+
+    def stage(state: State) -> State:
+        model = state.result.model.to(getattr(torch, dtype))
+        if not all(bool(weights.isfinite().all()) for weights in model.parameters()):
+            raise NotFinite(f"a weight of the pruned model does not fit into {dtype}; use --dtype float32.")
+        return state
+
+    return stage
 
 
 def save_to(out: Path, *, overwrite: bool) -> Stage:

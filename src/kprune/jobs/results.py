@@ -5,12 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from kprune.checkpoints.files import short_names
 from kprune.errors import KpruneError
 from kprune.jobs.grid import Cell, Grid
+
+Line = dict[str, Any]
+REQUIRED = tuple(each.name for each in fields(Cell) if each.name != "source")
+"""Fields that every line has; `source` is new in version 0.2."""
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -34,13 +40,23 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    """The lines of a results file, all of which must be runs."""
+    """The last line of each cell in a results file, all lines of which must be runs.
+
+    A cell that failed is run again, and its new line replaces the error.
+    """
     results = read_results(path)
-    required = {each.name for each in fields(Cell)}
     for number, line in enumerate(results):
-        if not isinstance(line, dict) or not required <= set(line) or not {"figures", "error"} & set(line):
+        if not isinstance(line, dict) or not set(REQUIRED) <= set(line) or not {"figures", "error"} & set(line):
             raise KpruneError(f"{path}, line {number + 1}, is not a run of kprune compare; delete it.")
-    return results
+    last: dict[tuple[Any, ...], Line] = {}
+    kept: list[Line] = []
+    for line in results:
+        key = identity(line)
+        if key in last and "error" in last[key]:
+            kept.remove(last[key])
+        last[key] = line
+        kept.append(line)
+    return kept
 
 
 def append_result(path: Path, line: dict[str, Any]) -> None:
@@ -59,7 +75,39 @@ def append_result(path: Path, line: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
+def grid_cells(grid: Grid, runs: Sequence[Line]) -> list[Cell]:
+    """The grid's cells; a model has the label that it has in the file, or one that no other model there has."""
+    known = {line["source"]: line["model"] for line in runs if line.get("source")}
+    cells = grid.cells()
+    sources = list(dict.fromkeys([*known, *(cell.source for cell in cells)]))
+    labels = dict(zip(sources, short_names(sources), strict=True))
+    taken = set(known.values())
+    own = {cell.source: cell.model if cell.model not in taken else labels[cell.source] for cell in cells}
+    return [replace(cell, model=(own | known)[cell.source]) for cell in cells]
+
+
+def grid_lines(grid: Grid, path: Path) -> list[Line]:
+    """The last line of each of the grid's cells that has one."""
+    runs = read_runs(path)
+    done = {identity(line): line for line in runs}
+    found = (done.get(identity(asdict(cell)), done.get(old_identity(cell))) for cell in grid_cells(grid, runs))
+    return [line for line in found if line is not None]
+
+
 def open_cells(grid: Grid, path: Path) -> list[Cell]:
-    """The cells that the file has no line of yet."""
-    done = {tuple(line[each.name] for each in fields(Cell)) for line in read_runs(path)}
-    return [cell for cell in grid.cells() if tuple(asdict(cell).values()) not in done]
+    """The cells that the file has no line of yet, or only an error."""
+    runs = read_runs(path)
+    done = {identity(line) for line in runs if "error" not in line}
+    return [cell for cell in grid_cells(grid, runs) if not {identity(asdict(cell)), old_identity(cell)} & done]
+
+
+def identity(line: Line) -> tuple[Any, ...]:
+    """What distinguishes a run from others; two lines with the same identity are of the same cell."""
+    source = line.get("source")
+    model = (source, None) if source else (None, line["model"])
+    return (*model, *(line[name] for name in REQUIRED if name != "model"))
+
+
+def old_identity(cell: Cell) -> tuple[Any, ...]:
+    """The identity of the cell's line in a file of version 0.1, which has the last part of the model's name only."""
+    return identity({**asdict(cell), "source": "", "model": Path(cell.source).name})

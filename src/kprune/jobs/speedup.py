@@ -9,6 +9,7 @@ from kprune.deploy.latency import Latency, measure_latency, measured_speedup, re
 from kprune.jobs.preparation import float32_copy
 from kprune.jobs.prune_checkpoint import State
 from kprune.pruning.progress import Progress
+from kprune.runtime.devices import count_threads
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PruneToSpeedup:
         reached = measured_speedup(float32_copy(pruned.model), dense, latency)
         note = (
             f"{reached:.2f} × as fast as before ({self.speedup:g} × requested): batch {latency.batch} × "
-            f"{latency.length} tokens, {latency.runtime}, {latency.threads} threads."
+            f"{latency.length} tokens, {latency.runtime}, {latency.dtype}, {count_threads(latency.threads)}."
         )
         details = {"speedup": {"asked": self.speedup, "measured": reached, "latency": asdict(latency)}}
         return replace(state, pruned=pruned, notes=(*state.notes, note), details={**state.details, **details})

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from kprune.errors import BadSample
+from kprune.models.families import max_positions
+
+REMEDY = "pass tokenised batches, such as those of kprune.draw"
 
 Example = dict[str, Tensor]
 """Tensors of one input, each of shape (length,), by the model's argument names."""
@@ -72,6 +77,10 @@ class Sample:
     examples: int
     tokens: int
     """Real tokens of all processes, padding not counted."""
+    distinct_examples: int | None = None
+    """Examples without repetitions, of all processes; None: not counted."""
+    distinct_tokens: int | None = None
+    """Real tokens of the examples without repetitions."""
 
     @property
     def mean_length(self) -> float:
@@ -89,10 +98,22 @@ class Sample:
         return replace(self, batches=list(chain.from_iterable(batches)))
 
 
+def as_batches(batches: Any) -> Iterator[Mapping[str, Tensor]]:
+    """The batches, or the only one; raises if they are something else."""
+    if isinstance(batches, Mapping):
+        batches = [batches]
+    if not isinstance(batches, Iterable) or isinstance(batches, str | bytes):
+        raise BadSample(f"the batches have the type {type(batches).__name__}; {REMEDY}.")
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            raise BadSample(f"batch {number} has the type {type(batch).__name__}; {REMEDY}.")
+        yield batch
+
+
 def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
-    """The examples of tokenised batches, without the padding around them."""
+    """The examples of tokenised batches, or of one batch, without the padding around them."""
     examples: list[Example] = []
-    for batch in batches:
+    for batch in as_batches(batches):
         per_token, labels = _checked(batch)
         if examples and set(per_token) != set(examples[0]) - ({"labels"} if labels is not None else set()):
             raise BadSample(
@@ -114,21 +135,50 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
 def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
     """The tensors of a batch with an entry per token, and its labels if there is one per example."""
     if "input_ids" not in batch:
-        raise BadSample(f"a batch has no 'input_ids', only {sorted(batch)}; pass the tokenizer's output.")
-    ids = torch.as_tensor(batch["input_ids"])
+        raise BadSample(f"a batch has no 'input_ids', only {sorted(map(str, batch))}; pass the tokenizer's output.")
+    tensors = {name: _tensor(name, value) for name, value in batch.items()}
+    ids = tensors["input_ids"]
     if ids.dim() != 2:
         raise BadSample(f"input_ids have shape {tuple(ids.shape)}; pass batches of shape (examples, length).")
-    mask = torch.as_tensor(batch.get("attention_mask", torch.ones_like(ids)))
+    mask = tensors.get("attention_mask", torch.ones_like(ids))
     if mask.shape != ids.shape:
         raise BadSample(
             f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal."
         )
-    tensors = {name: torch.as_tensor(value) for name, value in batch.items()}
     per_token = {name: value for name, value in tensors.items() if value.shape == ids.shape}
     per_token["attention_mask"] = mask
     labels = tensors.get("labels")
     has_one_each = labels is not None and labels.shape == ids.shape[:1] != ids.shape
     return per_token, labels.cpu() if has_one_each and labels is not None else None
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadSample(
+            f"{name} of a batch is no tensor ({str(error).splitlines()[0]}); leave it out, or tokenise with "
+            'padding=True, return_tensors="pt".'
+        ) from error
+
+
+def require_fit(examples: Sequence[Example], config: PreTrainedConfig) -> None:
+    """Raise if the model has no embedding for a token, or too few positions for an example."""
+    ids = torch.cat([example["input_ids"] for example in examples])
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise BadSample(f"input_ids have the type {ids.dtype}, not integers; pass the tokenizer's output.")
+    wrong = ids[(ids < 0) | (ids >= config.vocab_size)]
+    if len(wrong):
+        raise BadSample(
+            f"the text has the token {int(wrong[0])}, but the model's embedding has tokens 0 to "
+            f"{config.vocab_size - 1}; use the model's own tokenizer, or enlarge the embedding before fine-tuning."
+        )
+    longest, positions = max(len(example["input_ids"]) for example in examples), max_positions(config)
+    if longest > positions:
+        raise BadSample(
+            f"an input has {longest} tokens, but the model has {positions} positions; truncate inputs at "
+            f"max_length={positions} or less."
+        )
 
 
 def regroup(

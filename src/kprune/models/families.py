@@ -213,6 +213,10 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+REMEDIES = {"is_decoder": "load it with"}
+"""What to do about a config attribute that a row does not support, where training does not depend on it."""
+
+
 def announced_families() -> dict[str, Family]:
     """The families that are announced as supported, by `model_type`."""
     return {name: family for name, family in FAMILIES.items() if family.is_announced}
@@ -231,7 +235,7 @@ def family_of(config: PreTrainedConfig) -> Family:
         if getattr(config, name, value) != value:
             raise UnsupportedModel(
                 f"cannot prune this {model_type!r} model: config.{name} is {getattr(config, name)!r}; "
-                f"use a model that was trained with {name}={value!r}."
+                f"{REMEDIES.get(name, 'use a model that was trained with')} {name}={value!r}."
             )
     return family
 

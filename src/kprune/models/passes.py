@@ -2,7 +2,7 @@
 
 Everything below the current sublayer is final, so its output is kept and passes start there. The model's own forward
 runs, with its list of layers as it is: layers below the start return their input, and the layer at the start gets the
-kept stream. Masks, positions and the task's head remain the model's own business.
+kept stream. The model itself computes masks, positions and the task's head.
 """
 
 from __future__ import annotations

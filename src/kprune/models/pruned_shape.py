@@ -10,13 +10,16 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.families import family_of
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
 
-METHOD = "kprune"
+METHOD = QUANT_METHOD
 FORMAT = 1
+NOTE = "Layers have fewer units than the sizes above: `import kprune` before from_pretrained. See README.md."
+"""For a reader of config.json, to which transformers' warning about an unknown quantization type points."""
 
 Record = dict[str, Any]
 
@@ -34,7 +37,7 @@ def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | 
     dense = dense_units(model.config)
     if all(layer == dense for layer in per_layer):
         return None
-    return {"quant_method": METHOD, "format": FORMAT, "per_layer": per_layer, "history": history}
+    return {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
 
 
 def record_of(config: PreTrainedConfig) -> Record | None:

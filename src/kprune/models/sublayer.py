@@ -21,18 +21,14 @@ class BiasOnly(nn.Module):
     """
 
     bias: nn.Parameter | None
+    weight: Tensor
     in_features = 0
 
     def __init__(self, consumer: nn.Linear | BiasOnly) -> None:
         super().__init__()
         self.out_features: int = consumer.out_features
         self.register_parameter("bias", consumer.bias)
-
-    @property
-    def weight(self) -> Tensor:
-        dtype = torch.get_default_dtype() if self.bias is None else self.bias.dtype
-        device = None if self.bias is None else self.bias.device
-        return torch.empty(self.out_features, 0, dtype=dtype, device=device)
+        self.register_buffer("weight", consumer.weight.new_empty(self.out_features, 0), persistent=False)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         zeros = torch.zeros_like(hidden_states)

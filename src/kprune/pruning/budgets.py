@@ -21,7 +21,6 @@ class Budget:
     name: str
     price: Callable[[Sublayer, float], Tensor]
     """Cost of 0, 1, 2, … units of a sublayer together, for inputs of a given length; (units + 1,), never falling."""
-    summary: str = ""
 
 
 def flops_per_unit(sublayer: Sublayer, length: float) -> float:
@@ -48,12 +47,10 @@ def _linear_price(cost: float, units: int) -> Tensor:
 FLOPS = Budget(
     "flops",
     lambda sublayer, length: _linear_price(flops_per_unit(sublayer, length), sublayer.units),
-    "the encoder's FLOPs",
 )
 PARAMETERS = Budget(
     "parameters",
     lambda sublayer, length: _linear_price(parameters_per_unit(sublayer), sublayer.units),
-    "the parameters of the encoder's units",
 )
 BUDGETS = {budget.name: budget for budget in (FLOPS, PARAMETERS)}
 

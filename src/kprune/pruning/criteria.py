@@ -221,7 +221,6 @@ class Criterion:
     """A way to measure knowledge, with the coefficients that belong to its scale."""
 
     name: str
-    summary: str
     objective: Objective
     start: type[Accumulation]
     """The sums of a measurement."""
@@ -241,7 +240,6 @@ CRITERIA = {
     for criterion in (
         Criterion(
             "compensated",
-            "loss of the predictions after the remaining units are refitted",
             curvature_probe,
             OutputSensitivity,
             rep_weight=1e-6,
@@ -251,7 +249,6 @@ CRITERIA = {
         ),
         Criterion(
             "fisher",
-            "Fisher information of the dense model's predictions",
             curvature_probe,
             MaskGradients,
             rep_weight=1e-5,
@@ -259,7 +256,6 @@ CRITERIA = {
         ),
         Criterion(
             "paper",
-            "Equations 6 and 8 of the paper",
             lost_knowledge,
             PaperMaskGradients,
             rep_weight=2.5e-4,
@@ -267,7 +263,6 @@ CRITERIA = {
         ),
         Criterion(
             "released",
-            "the scales of the authors' released code",
             lost_knowledge,
             ReleasedMaskGradients,
             rep_weight=2.5e-4,
@@ -275,7 +270,6 @@ CRITERIA = {
         ),
         Criterion(
             "gradient",
-            "gradient of the task's own loss, an ablation",
             summed_task_loss,
             MaskGradients,
             rep_weight=0.0,

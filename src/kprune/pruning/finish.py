@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
@@ -17,7 +18,7 @@ from kprune.runtime.distributed import all_true
 from kprune.runtime.memory import guard_memory
 
 CHECKED = 8
-"""Batches, of all lengths, on which a finished student is checked, and examples of each."""
+"""Number of batches, of all lengths, on which a finished student is checked, and of examples per batch."""
 
 
 def hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
@@ -25,13 +26,14 @@ def hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
     given = dict(chain(model.named_parameters(), model.named_buffers()))
     for name, tensor in chain(student.named_parameters(), student.named_buffers()):
         tensor.data = tensor.data.to(given[name].dtype)
-        tensor.requires_grad_(given[name].requires_grad)
+        if isinstance(tensor, nn.Parameter):
+            tensor.requires_grad_(given[name].requires_grad)
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise NotFinite(f"the refitted {name} does not fit into {tensor.dtype}; load the model in float32.")
 
 
 @torch.no_grad()
-def require_answers(student: PreTrainedModel, sample: Sample, kind: OutputKind) -> None:
+def require_finite_outputs(student: PreTrainedModel, sample: Sample, kind: OutputKind) -> None:
     """Raise if the student's outputs are not finite on the longest examples of batches of all lengths."""
     batches = sample.batches
     is_finite = True

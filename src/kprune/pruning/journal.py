@@ -71,7 +71,7 @@ class Journal:
     def restore_predictions(self, predictions: TeacherPredictions) -> None:
         """Give the teacher's predictions of the first run to this one."""
 
-    def add_predictions(self, state: dict[str, Tensor] | None) -> None:
+    def add_predictions(self, predictions: TeacherPredictions) -> None:
         """Keep the teacher's predictions: another pass could differ in the last bit."""
 
     def _read_outcome(self, number: int, target: Sublayer) -> Outcome | None:
@@ -84,6 +84,7 @@ class FolderJournal(Journal):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
+        self._has_predictions = False  # of the present batches
 
     @classmethod
     @contextmanager
@@ -156,12 +157,14 @@ class FolderJournal(Journal):
 
     def restore_predictions(self, predictions: TeacherPredictions) -> None:
         entry = self._read(PREDICTIONS)
-        if entry is not None:
-            predictions.restore(entry[0])
+        self._has_predictions = entry is not None and predictions.restore(entry[0])
 
-    def add_predictions(self, state: dict[str, Tensor] | None) -> None:
-        if state is not None and not (self.folder / f"{PREDICTIONS}.safetensors").exists():
-            self._write(PREDICTIONS, state, {})
+    def add_predictions(self, predictions: TeacherPredictions) -> None:
+        if not self._has_predictions:
+            state = predictions.state()
+            if state is not None:
+                self._write(PREDICTIONS, state, {})
+                self._has_predictions = True
 
     def add_result(self, staged: Path, out: Path) -> None:
         """Record the hash of a finished model folder, just before it is renamed to `out`."""

@@ -22,7 +22,6 @@ class KPrune(Method):
     """Measure (Equations 5-9), search (Algorithm 1), refit (Equations 10-11)."""
 
     name = "kprune"
-    summary = "measure, search and refit, sublayer by sublayer"
 
     def __init__(self, run: Run, journal: Journal, tick: Callable[[], None]) -> None:
         super().__init__(run, journal, tick)
@@ -94,7 +93,7 @@ class KPrune(Method):
         )
         require_knowledge(measured, self.config)
         if any(self.is_measured[step + 1 :]):  # later measurements compare with the same bits
-            self.journal.add_predictions(run.shared.predictions.state())
+            self.journal.add_predictions(run.shared.predictions)
         return measured
 
 

@@ -30,7 +30,6 @@ class Method(ABC):
     """A way to prune, created for one run. The loop calls `prepare`, `choose` and the `fit`, sublayer by sublayer."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     wants_labels: ClassVar[bool] = False
     overrides: ClassVar[dict[str, Any]] = {}
     """Config fields that the method fixes."""

@@ -54,7 +54,7 @@ class Clock:
         return perf_counter() - self._began
 
     def finish(self, step: Step) -> None:
-        # Recalled sublayers, and those that keep all units, are neither measured nor refitted batch by batch.
+        # Recalled sublayers, and those below the first removal, are not refitted batch by batch.
         self._done = max(self._done, self._work_below(self._number + 1))
         self._report(0.0, step)
 

@@ -13,25 +13,29 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig, RunConfig, combine_options
-from kprune.errors import OutOfMemory, UnsupportedModel
+from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
+from kprune.models.families import family_of
 from kprune.models.outputs import kind_of
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
-from kprune.pruning.finish import attach_record, hand_over, require_answers
+from kprune.pruning.finish import attach_record, hand_over, require_finite_outputs
 from kprune.pruning.journal import FolderJournal, Journal, fingerprint, process_folder
 from kprune.pruning.knowledge_pruning import KPrune, preview
 from kprune.pruning.method import Method
+from kprune.pruning.model_checks import ordinary_batches, require_prunable, without_inference_tensors
 from kprune.pruning.progress import Clock, Progress
 from kprune.pruning.registry import METHODS, resolve
 from kprune.pruning.result import Outcome, Pruned, Step
-from kprune.pruning.run import Run, Shared, mask_of
+from kprune.pruning.run import Run, Shared, mask_of, prices_of
 from kprune.pruning.sampling import require_enough, require_finite_weights, sample_for
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions, teacher_of
+from kprune.runtime.computation_mode import ordinary_mode
 from kprune.runtime.distributed import all_true
 from kprune.runtime.memory import release_memory
 
@@ -67,6 +71,7 @@ class Pruner:
     Runs share the sample, the teacher's predictions and the first measurement, made while nothing is removed.
     """
 
+    @ordinary_mode()
     def __init__(
         self,
         model: PreTrainedModel,
@@ -82,12 +87,19 @@ class Pruner:
                 "(of a SentenceTransformer, its first module's auto_model)."
             )
         self.requested, self.run_config = combine_options(config, run, options)
+        _require_device(model, self.run_config.device)
+        require_prunable(model)
+        model = without_inference_tensors(model)
         sublayers = [sublayer for sublayer in find(model) if sublayer.units]
         self.config = self._resolved(sublayers)
+        if not family_of(model.config).is_announced:
+            log.warning(
+                "support of %s is experimental: compare the result with the dense model", model.config.model_type
+            )
         kind = kind_of(model, pooling=self.config.pooling)
         require_finite_weights(model)
         self.model = model
-        sample = sample_for(model, kind, batches, self.config)
+        sample = sample_for(model, kind, ordinary_batches(batches), self.config)
         require_enough(sample, sublayers, self.requested.ridge)
         teacher = teacher_of(model)
         self._given = sample
@@ -95,13 +107,17 @@ class Pruner:
         self.shared = Shared(teacher, sample, predictions)
 
     def with_config(self, **changes: Any) -> Pruner:
-        """The same model, sample and teacher's predictions with other settings."""
+        """The same model, sample and teacher's predictions with other settings.
+
+        Settings that were left to the criterion follow a new `criterion`; explicit ones stay.
+        """
         other = copy.copy(self)
         other.requested, other.run_config = combine_options(self.requested, self.run_config, changes)
         other.config = other._resolved(find(self.model))
         other.shared = replace(self.shared, first=None)
         return other
 
+    @ordinary_mode()
     def prune(
         self,
         reduction: float | None = None,
@@ -119,10 +135,22 @@ class Pruner:
             if checkpoint is not None:
                 folder = process_folder(checkpoint)
                 journal = stack.enter_context(FolderJournal.open(folder, self._identity(config)))
-            return self._with_smaller_batches(lambda: self._run(config, journal, progress, started))
+            run, steps = self._with_smaller_batches(lambda: self._run(config, journal, progress))
+            return self._result(run, steps, started)
 
+    with_settings = with_config
+    """The name of `with_config` before version 0.2."""
+
+    @property
+    def settings(self) -> PruneConfig:
+        """The name of `config` before version 0.2."""
+        return self.config
+
+    @ordinary_mode()
     def preview(self, reduction: float) -> list[int]:
         """Units of each sublayer that the first measurement alone would keep; later measurements change it a little."""
+        if self.config.method != KPrune.name:
+            raise KpruneError(f"the method {self.config.method!r} has no preview; use the method {KPrune.name!r}.")
         config = replace(self.config, reduction=reduction)
 
         def attempt() -> list[int]:
@@ -133,8 +161,9 @@ class Pruner:
         return self._with_smaller_batches(attempt)
 
     def _run(
-        self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None], started: float
-    ) -> Pruned:
+        self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None]
+    ) -> tuple[Run, list[Step]]:
+        """The loop over sublayers; streams are freed when it returns."""
         journal.restore_predictions(self.shared.predictions)
         run = Run(self.shared, config, budget_named(config.budget))
         method = METHODS[config.method](run, journal, lambda: clock.batch_measured())
@@ -156,7 +185,7 @@ class Pruner:
             run.spend(number, target.units)
             steps.append(outcome.step)
             clock.finish(outcome.step)
-        return self._result(run, steps, started)
+        return run, steps
 
     def _streams(self, method: Method) -> Streams:
         target, are_equal = method.target_model()
@@ -166,7 +195,7 @@ class Pruner:
     def _result(self, run: Run, steps: list[Step], started: float) -> Pruned:
         sample, student = self.shared.sample, run.student
         hand_over(student, self.model)
-        require_answers(student, sample, self.shared.predictions.kind)
+        require_finite_outputs(student, sample, self.shared.predictions.kind)
         student.train(self.model.training)
         pruned = Pruned(
             model=student,
@@ -210,7 +239,7 @@ class Pruner:
         inputs = ((f"{n} {name}", value) for n, batch in enumerate(batches) for name, value in batch.inputs.items())
         labels = ((f"{n}", batch.labels) for n, batch in enumerate(batches) if batch.labels is not None)
         predicted = ((f"{n}", batch.predicted) for n, batch in enumerate(batches) if batch.predicted is not None)
-        prices = Run(self.shared, config, budget_named(config.budget)).prices
+        prices = prices_of(find(self.shared.teacher), budget_named(config.budget), self.shared.sample.mean_length)
         return {
             "kprune": version("kprune"),
             **config.as_json(),
@@ -218,6 +247,12 @@ class Pruner:
             "sample": fingerprint(chain(inputs, labels, predicted)),
             "prices": fingerprint((f"{n}", price) for n, price in enumerate(prices)),
         }
+
+
+def _require_device(model: PreTrainedModel, device: str | None) -> None:
+    """Raise if the model is not on the device that the run names: a run follows its model."""
+    if device is not None and torch.device(device).type != model.device.type:
+        raise KpruneError(f"the model is on {model.device}, but device is {device!r}; move the model there first.")
 
 
 def _remove(number: int, target: Sublayer, method: Method, streams: Streams, clock: Clock) -> Outcome:

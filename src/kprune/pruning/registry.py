@@ -1,8 +1,7 @@
-"""Names of methods, criteria, searches and budgets, and the one function that resolves a configuration."""
+"""The table of methods, and the one function that resolves a configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from kprune.config import DEFAULT_RIDGE, PruneConfig
@@ -11,23 +10,13 @@ from kprune.pruning.baselines.kcm import KCM
 from kprune.pruning.baselines.kwon import Kwon
 from kprune.pruning.baselines.magnitude import Magnitude
 from kprune.pruning.baselines.random_units import RandomUnits
-from kprune.pruning.budgets import BUDGETS, budget_named
+from kprune.pruning.budgets import budget_named
+from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.knowledge_pruning import KPrune
 from kprune.pruning.method import Method
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (KPrune, Kwon, KCM, Magnitude, RandomUnits)}
-SEARCHES = {
-    "global": "the best units of the whole model stay",
-    "uniform": "the same share of every sublayer stays, an ablation",
-}
-CHOICES: dict[str, Mapping[str, str]] = {
-    "method": {name: method.summary for name, method in METHODS.items()},
-    "criterion": {name: criterion.summary for name, criterion in CRITERIA.items()},
-    "search": SEARCHES,
-    "budget": {name: budget.summary for name, budget in BUDGETS.items()},
-}
-"""Values of the fields that name something, each with a phrase for the help text."""
 
 
 def resolve(config: PruneConfig, head_width: int) -> PruneConfig:

@@ -45,7 +45,7 @@ class Outcome:
     """State of the method after this step, as JSON."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pruned:
     """A pruned model, and how it was made."""
 
@@ -60,6 +60,14 @@ class Pruned:
     examples: int
     tokens: int
     seconds: float
+
+    def __repr__(self) -> str:
+        before, after = self.parameters
+        layers = len({step.layer for step in self.steps})
+        return (
+            f"Pruned({type(self.model).__name__}, {layers} layers, {self.reduction:.1%} of FLOPs removed, "
+            f"{after:,} of {before:,} parameters left)"
+        )
 
     @property
     def settings(self) -> PruneConfig:

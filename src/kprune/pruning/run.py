@@ -32,14 +32,14 @@ class Shared:
 
 
 class Run:
-    """A student in the making, and its budget."""
+    """The student and its remaining budget."""
 
     def __init__(self, shared: Shared, config: PruneConfig, budget: Budget) -> None:
         self.shared, self.config = shared, config
         self.student: PreTrainedModel = copy.deepcopy(shared.teacher).requires_grad_(False)
         self.sublayers = [sublayer for sublayer in find(self.student) if sublayer.units]
         length = shared.sample.mean_length
-        self.prices = [budget.price(sublayer, length) for sublayer in self.sublayers]
+        self.prices = prices_of(self.sublayers, budget, length)
         """Cost of 0, 1, 2, … units of each sublayer."""
         self.dense = sum(float(price[-1]) for price in self.prices)
         self.dense_flops = total_flops(self.sublayers, length)
@@ -58,6 +58,11 @@ class Run:
     def spend(self, step: int, units: int) -> None:
         """Subtract the cost of a sublayer's kept units."""
         self.remaining -= float(self.prices[step][units])
+
+
+def prices_of(sublayers: Sequence[Sublayer], budget: Budget, length: float) -> list[Tensor]:
+    """Cost of 0, 1, 2, … units of each sublayer that has units, for inputs of a mean length."""
+    return [budget.price(sublayer, length) for sublayer in sublayers if sublayer.units]
 
 
 def group_sizes(sublayers: Sequence[Sublayer], config: PruneConfig) -> list[int]:

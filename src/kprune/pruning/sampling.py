@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
 from kprune.errors import BadSample, NotFinite
-from kprune.models.batches import Sample, examples_of, regroup
+from kprune.models.batches import Example, Sample, examples_of, regroup, require_fit
 from kprune.models.outputs import OutputKind
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.memory_policy import activation_bytes
@@ -19,6 +19,9 @@ from kprune.runtime.distributed import shard, world_size
 
 SOUND_RIDGE = 1e-4
 """The smallest ridge that makes a refit with fewer tokens than features sound."""
+
+AMPLE = 4
+"""Tokens per feature below which a refit follows the sample more than the language."""
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +38,13 @@ def sample_for(
     if kind.is_vocabulary:
         per_token += 4 * model.config.vocab_size
     examples = examples_of(batches)
+    require_fit(examples, model.config)
     tokens = activation_bytes(config, model.num_parameters()) // (4 * per_token)
     # Several batches per process balance the load; one process uses the batches of two, for equal results.
     tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * max(world_size(), 2)))
     sample = regroup(examples, tokens=tokens, pad_id=model.config.pad_token_id or 0, device=model.device)
+    distinct = _distinct_lengths(examples, kind)
+    sample = replace(sample, distinct_examples=len(distinct), distinct_tokens=sum(distinct))
     if world_size() == 1:
         return sample
     if len(sample.batches) < world_size():
@@ -49,17 +55,47 @@ def sample_for(
     return replace(sample, batches=shard(sample.batches))
 
 
+def _distinct_lengths(examples: Sequence[Example], kind: OutputKind) -> list[int]:
+    """Real tokens of each example, repetitions left out; the same text with other masked tokens is a repetition."""
+    lengths: dict[bytes, int] = {}
+    for example in examples:
+        ids, labels = example["input_ids"], example.get("labels")
+        if kind.is_vocabulary and labels is not None and labels.shape == ids.shape:
+            ids = ids.where(labels == -100, labels)
+        lengths[ids.long().numpy().tobytes()] = int(example["attention_mask"].bool().sum())
+    return list(lengths.values())
+
+
 def require_enough(sample: Sample, sublayers: Sequence[Sublayer], ridge: float | None) -> None:
-    """Raise if the sample has fewer tokens than a refit has features, unless a large ridge was requested."""
+    """Raise if different examples have fewer tokens than a refit has features, unless a large ridge was requested.
+
+    A repeated example adds nothing to the rank of the features: their rank is at most the tokens of different examples.
+    """
     widest = max((sublayer.features for sublayer in sublayers), default=0)
-    if sample.tokens >= widest:
-        return
-    if ridge is None or ridge < SOUND_RIDGE:
+    examples = sample.examples if sample.distinct_examples is None else sample.distinct_examples
+    tokens = sample.tokens if sample.distinct_tokens is None else sample.distinct_tokens
+    are_repeated = examples < sample.examples
+    if tokens < widest and (ridge is None or ridge < SOUND_RIDGE):
         raise BadSample(
-            f"the sample has {sample.tokens} tokens, but the refit of {widest} features needs at least as many: "
-            f"add {widest - sample.tokens} tokens or more (100,000 are usual), or a ridge of {SOUND_RIDGE:g} or more."
+            f"the sample has {sample.tokens} tokens, but "
+            + (f"only {tokens} in different examples ({examples} of {sample.examples}), and " if are_repeated else "")
+            + f"the refit of {widest} features needs at least as many: add {widest - tokens} "
+            f"{'other ' if are_repeated else ''}tokens or more (100,000 are usual), or a ridge of {SOUND_RIDGE:g} or "
+            "more."
         )
-    log.warning("%d tokens are few for the refit of %d features: the ridge has much influence", sample.tokens, widest)
+    _warn_of_few(tokens, widest)
+    if 2 * examples < sample.examples:
+        log.warning(
+            "only %d of %d examples are different: repetitions add nothing; use other text", examples, sample.examples
+        )
+
+
+def _warn_of_few(tokens: int, widest: int) -> None:
+    if tokens < widest:
+        log.warning("%d tokens are few for the refit of %d features: the ridge has much influence", tokens, widest)
+    elif tokens < AMPLE * widest:
+        advice = "%d tokens in different examples are few for the refit of %d features: use %d or more"
+        log.warning(advice, tokens, widest, AMPLE * widest)
 
 
 def require_finite_weights(model: PreTrainedModel) -> None:

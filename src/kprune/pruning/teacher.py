@@ -98,25 +98,29 @@ class TeacherPredictions:
             for field in fields(Prediction)
         }
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Take predictions from the journal, if they belong to the present batches."""
+    def restore(self, state: dict[str, Tensor]) -> bool:
+        """Take predictions from the journal; False if they do not belong to the present batches."""
+        numbers = range(len(self.sample.batches))
         try:
-            restored = [self._restored(number, state) for number in range(len(self.sample.batches))]
-        except KeyError:  # the journal's run had other batches
-            return
-        if all(each is not None for each in restored):
-            store: Any = self._streams if self.kind.is_vocabulary else self._predictions
-            store.update(enumerate(restored))
+            if not all(self._fits(number, state) for number in numbers):
+                return False
+        except KeyError:  # the journal's run had fewer batches
+            return False
+        for number in numbers:
+            device = self.sample.batches[number].mask.device
+            if self.kind.is_vocabulary:
+                self._streams[number] = state[f"{number}.stream"].to(device)
+            else:
+                tensors = {field.name: state[f"{number}.{field.name}"].to(device) for field in fields(Prediction)}
+                self._predictions[number] = Prediction(**tensors)
+        return True
 
-    def _restored(self, number: int, state: dict[str, Tensor]) -> Tensor | Prediction | None:
-        """The stream or the prediction of a batch; None if it does not fit the batch."""
+    def _fits(self, number: int, state: dict[str, Tensor]) -> bool:
+        """Whether stored predictions belong to a batch, by its shape or its examples."""
         batch = self.sample.batches[number]
         if self.kind.is_vocabulary:
-            stream = state[f"{number}.stream"].to(batch.mask.device)
-            return stream if stream.shape[:2] == batch.mask.shape else None
-        tensors = {field.name: state[f"{number}.{field.name}"].to(batch.mask.device) for field in fields(Prediction)}
-        prediction = Prediction(**tensors)
-        return prediction if torch.equal(prediction.example.unique(), batch.example.sort().values) else None
+            return state[f"{number}.stream"].shape[:2] == batch.mask.shape
+        return torch.equal(state[f"{number}.example"].unique(), batch.example.sort().values.cpu())
 
     def _is_known(self, number: int) -> bool:
         return number in self._predictions or number in self._streams

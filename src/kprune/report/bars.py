@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kprune.pruning.progress import Progress
+if TYPE_CHECKING:
+    from kprune.pruning.progress import Progress
 
-out = Console()
-err = Console(stderr=True)
+out = Console(markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)
+"""Names of files and models are printed as they are: `runs/[v2]` is no markup."""
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def progress_bar(*, disable: bool = False) -> Iterator[Callable[[Progress], None
     columns = (
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.description:<18}"),
+        TextColumn("{task.description:<18}", markup=False),
         TextColumn("{task.fields[error]:<14}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
@@ -51,7 +53,11 @@ def progress_bar(*, disable: bool = False) -> Iterator[Callable[[Progress], None
 @contextmanager
 def counting_bar(total: int, done: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yield a callback that counts finished runs of a grid and shows the last result."""
-    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total}"),
+        TextColumn("{task.description}", markup=False),
+    )
     with Bar(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)
 

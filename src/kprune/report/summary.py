@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 
 from kprune.checkpoints.inspection import Inspection
@@ -29,9 +27,9 @@ def print_inspection(found: Inspection, console: Console) -> None:
 
 def print_evaluation(result: Evaluation, name: str, other: str, console: Console) -> None:
     """Print the evaluation's table, then its notes; `other` is the reference model's name, or empty."""
-    console.print(evaluation_table(result, Path(name).name, Path(other).name))
+    console.print(evaluation_table(result, name, other))
     for note in result.notes:
-        console.print(f"Note: {note}", highlight=False)
+        console.print(f"Note: {note}", highlight=False, soft_wrap=True)
 
 
 def print_bench(result: Bench, console: Console) -> None:
@@ -41,6 +39,8 @@ def print_bench(result: Bench, console: Console) -> None:
     for timing in result.timings:
         if timing.loss is not None:
             console.print(explain_loss(timing), highlight=False, soft_wrap=True)
+    for note in result.notes:
+        console.print(note, highlight=False, soft_wrap=True)
 
 
 def explain_loss(timing: Timing) -> str:

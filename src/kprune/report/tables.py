@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,7 @@ from kprune.evaluation.evaluator import Evaluation
 from kprune.evaluation.metrics import Difference, Figure
 from kprune.jobs.demo import BATCH, Demo
 from kprune.report.figures import BLUE, ORANGE
+from kprune.runtime.devices import count_threads
 
 
 def bar(left: int, total: int, width: int, colour: str) -> Text:
@@ -49,26 +51,32 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
 
 def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
     """Return the figures with intervals; with `other`, also the differences and their p-values."""
-    title = f"{result.test}, {result.examples:,} examples, 95 % intervals"
+    count = "1 example" if result.examples == 1 else f"{result.examples:,} examples"
+    title = f"{result.test}, {count}, " + ("95 % intervals" if result.has_intervals else "too few for intervals")
+    number = _with_interval if result.has_intervals else _without_interval
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=False)
     if not other:
         for figure in result.figures:
-            table.add_row(figure.name, name, _with_interval(figure))
+            table.add_row(figure.name, name, number(figure))
         return table
     for ours, theirs, gap in zip(result.figures, result.against, result.differences, strict=True):
-        table.add_row(ours.name, other, _with_interval(theirs))
-        table.add_row("", name, _with_interval(ours))
-        table.add_row("", "difference", _with_interval(gap), _verdict(gap))
+        table.add_row(ours.name, other, number(theirs))
+        table.add_row("", name, number(ours))
+        table.add_row("", "difference", number(gap), _verdict(gap) if result.has_intervals else "")
     for figure in result.fidelity:
-        table.add_row(figure.name, f"with {other}", _with_interval(figure))
+        table.add_row(figure.name, f"with {other}", number(figure))
     return table
 
 
 def _with_interval(figure: Figure | Difference) -> str:
+    low, high = (_without_interval(replace(figure, value=end)) for end in (figure.low, figure.high))
+    return f"{_without_interval(figure)} ({low} to {high})"
+
+
+def _without_interval(figure: Figure | Difference) -> str:
     sign = "+" if isinstance(figure, Difference) else ""
     digits = 4 if figure.name in ("divergence", "squared-error") else 2  # other figures are percentages or perplexities
-    value, low, high = (round(number, digits) + 0.0 for number in (figure.value, figure.low, figure.high))  # no "-0.00"
-    return f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+    return f"{round(figure.value, digits) + 0.0:{sign}.{digits}f}"  # no "-0.00"
 
 
 def _verdict(gap: Difference) -> str:
@@ -82,7 +90,7 @@ def speed_tables(result: Bench) -> list[Table]:
     cases = dict.fromkeys((timing.runtime, timing.batch, timing.length) for timing in result.timings)
     tables = [
         _times_table(
-            f"{runtime}, batch {batch} × {length} tokens, {result.threads} threads",
+            f"{runtime}, batch {batch} × {length} tokens, {count_threads(result.threads)}",
             [t for t in result.timings if (t.runtime, t.batch, t.length) == (runtime, batch, length)],
         )
         for runtime, batch, length in cases
@@ -91,7 +99,8 @@ def speed_tables(result: Bench) -> list[Table]:
 
 
 def _times_table(title: str, timings: Iterable[Timing]) -> Table:
-    table = _bench_table(title, "model", "p50 ms", "p95 ms", "texts/s", "speed-up", "FLOPs ratio", "encoder, of ideal")
+    headings = ("p50 ms", "p95 ms", "texts/s", "speed-up", "FLOPs ratio", "encoder, of ideal")
+    table = _bench_table(title, "model", "dtype", *headings)
     for timing in timings:
         encoder = ""
         if timing.encoder_speedup and timing.flops_ratio:
@@ -99,6 +108,7 @@ def _times_table(title: str, timings: Iterable[Timing]) -> Table:
             encoder = f"{_ratio(timing.encoder_speedup)}, {share:.0%}"
         table.add_row(
             timing.model,
+            timing.dtype,
             f"{timing.p50_ms:.1f}",
             f"{timing.p95_ms:.1f}",
             f"{timing.texts_per_second:.0f}",
@@ -110,11 +120,12 @@ def _times_table(title: str, timings: Iterable[Timing]) -> Table:
 
 
 def _footprints_table(footprints: Iterable[Footprint]) -> Table:
-    table = _bench_table("to load and hold", "model", "runtime", "load s", "peak MB", "disk MB")
+    table = _bench_table("to load and hold", "model", "runtime", "dtype", "load s", "peak MB", "disk MB")
     for footprint in footprints:
         table.add_row(
             footprint.model,
             footprint.runtime,
+            footprint.dtype,
             f"{footprint.load_seconds:.2f}",
             f"{footprint.peak_megabytes:.0f}",
             f"{footprint.disk_megabytes:.1f}",
@@ -125,7 +136,7 @@ def _footprints_table(footprints: Iterable[Footprint]) -> Table:
 def _bench_table(title: str, *headings: str) -> Table:
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("model", "runtime") else "right")
+        table.add_column(heading, justify="left" if heading in ("model", "runtime", "dtype") else "right")
     return table
 
 

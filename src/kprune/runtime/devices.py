@@ -45,3 +45,23 @@ def device_name(device: torch.device) -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type without `torch.`, such as float16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def half_precision_note(model: PreTrainedModel, name: str = "The model") -> str:
+    """A sentence for a model on a CPU whose weights are in half precision; empty for any other."""
+    if model.device.type != "cpu" or model.dtype == torch.float32:
+        return ""
+    return (
+        f"{name} is in {dtype_name(model.dtype)}, which is slow on a CPU: load it with dtype=torch.float32 there, "
+        "or write it with --dtype float32."
+    )
+
+
+def count_threads(threads: int) -> str:
+    """A number of threads in words: `1 thread`, `2 threads`."""
+    return f"{threads} thread{'' if threads == 1 else 's'}"

@@ -66,7 +66,7 @@ def process_group(device: str | None = None) -> Iterator[None]:
         ) from error
     try:
         yield
-        all_true(True)  # a barrier: no process leaves while another still waits for it
+        barrier()  # no process leaves while another still waits for it
     finally:
         dist.destroy_process_group()
 
@@ -92,6 +92,11 @@ def all_true(flag: bool) -> bool:
     with _collective():
         dist.all_reduce(shared, dist.ReduceOp.MIN)
     return bool(shared)
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    all_true(True)
 
 
 def broadcast(tensor: Tensor) -> Tensor:

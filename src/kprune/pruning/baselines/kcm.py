@@ -20,6 +20,7 @@ from kprune.pruning.baselines.kwon import MaskTuning
 from kprune.pruning.baselines.one_shot import require_scipy, select_single_units
 from kprune.pruning.run import Run
 from kprune.runtime.distributed import all_reduce_sum
+from kprune.runtime.memory import guard_memory
 
 WIDTH = 1.0
 """σ of the kernel."""
@@ -32,7 +33,6 @@ class KCM(MaskTuning):
     """All heads stay."""
 
     name = "kcm"
-    summary = "Nova et al. 2023: central and active neurons, mask tuning; no heads"
 
     def target_model(self) -> tuple[PreTrainedModel, bool]:
         require_scipy(self.name)
@@ -94,12 +94,13 @@ def mean_features(run: Run, sublayers: Sequence[Sublayer]) -> list[Tensor]:
     """D2 before scaling: the mean of every feature over the sample's real tokens."""
     device = sublayers[0].consumer.weight.device
     sums = {s: torch.zeros(s.features, dtype=torch.float64, device=device) for s in sublayers}
-    for batch in run.shared.sample.batches:
+    with guard_memory():
+        for batch in run.shared.sample.batches:
 
-        def add(sublayer: Sublayer, features: Tensor) -> None:
-            sums[sublayer] += batch.real(features).double().sum(0)  # noqa: B023  # called within this iteration
+            def add(sublayer: Sublayer, features: Tensor) -> None:
+                sums[sublayer] += batch.real(features).double().sum(0)  # noqa: B023  # called within this iteration
 
-        with on_features(sublayers, add, batch.mask.shape):
-            forward(run.student, batch)
+            with on_features(sublayers, add, batch.mask.shape):
+                forward(run.student, batch)
     all_reduce_sum(sums.values())
     return [(sums[sublayer] / run.shared.sample.tokens).cpu() for sublayer in sublayers]

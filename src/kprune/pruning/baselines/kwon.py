@@ -27,6 +27,7 @@ from kprune.pruning.criteria import task_loss
 from kprune.pruning.refit import Fit
 from kprune.pruning.run import Run
 from kprune.runtime.distributed import all_reduce_sum
+from kprune.runtime.memory import guard_memory
 
 GROUP = 32
 """Examples whose gradients form one entry of a unit's gradient vector: the batch size of the authors' code."""
@@ -66,7 +67,6 @@ class Kwon(MaskTuning):
     """Needs labels if a model's own prediction is no label (regression, embeddings)."""
 
     name = "kwon"
-    summary = "Kwon et al. 2022: Fisher search, rearrangement, mask tuning"
     wants_labels = True
 
     def masks(self) -> list[Tensor]:
@@ -102,16 +102,17 @@ def task_gradients(run: Run) -> tuple[list[Tensor], list[Tensor]]:
     device = sublayers[0].consumer.weight.device
     squares = {s: torch.zeros(s.units, dtype=torch.float64, device=device) for s in sublayers}
     sums = {s: torch.zeros(groups, s.units, dtype=torch.float64, device=device) for s in sublayers}
-    for number, batch in enumerate(sample.batches):
+    with guard_memory():
+        for number, batch in enumerate(sample.batches):
 
-        def add(sublayer: Sublayer, features: Tensor, gradient: Tensor, example: Tensor = batch.example) -> None:
-            by_unit = (features * gradient).sum(1).unflatten(1, (-1, sublayer.width)).sum(2).double()
-            squares[sublayer] += by_unit.square().sum(0)
-            sums[sublayer].index_add_(0, example // GROUP, by_unit)
+            def add(sublayer: Sublayer, features: Tensor, gradient: Tensor, example: Tensor = batch.example) -> None:
+                by_unit = (features * gradient).sum(1).unflatten(1, (-1, sublayer.width)).sum(2).double()
+                squares[sublayer] += by_unit.square().sum(0)
+                sums[sublayer].index_add_(0, example // GROUP, by_unit)
 
-        with torch.enable_grad(), on_feature_grad(sublayers, add, batch.mask.shape):
-            student = predictions.kind.read(forward(run.student, batch), batch)
-            task_loss(predictions.kind, student, predictions[number], batch.labels).sum().backward()
+            with torch.enable_grad(), on_feature_grad(sublayers, add, batch.mask.shape):
+                student = predictions.kind.read(forward(run.student, batch), batch)
+                task_loss(predictions.kind, student, predictions[number], batch.labels).sum().backward()
     all_reduce_sum([*squares.values(), *sums.values()])
     return [squares[s].cpu() for s in sublayers], [sums[s].cpu() for s in sublayers]
 

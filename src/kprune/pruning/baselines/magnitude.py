@@ -12,7 +12,6 @@ class Magnitude(OneShot):
     """Units by the squared norm of their weights."""
 
     name = "magnitude"
-    summary = "the largest weights stay"
 
     def masks(self) -> list[Tensor]:
         run = self.run

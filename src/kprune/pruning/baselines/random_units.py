@@ -12,7 +12,6 @@ class RandomUnits(OneShot):
     """Units drawn at random."""
 
     name = "random"
-    summary = "units drawn at random stay"
 
     def masks(self) -> list[Tensor]:
         run = self.run

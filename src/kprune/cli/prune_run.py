@@ -1,0 +1,150 @@
+"""The work of `kprune prune`, and what is printed after a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+from kprune.checkpoints.inspection import inspect
+from kprune.checkpoints.source import Source, fetch
+from kprune.cli.options import parse_shape, take_config, take_data_options
+from kprune.config import PruneConfig, RunConfig
+from kprune.deploy.exporter import require_apart
+from kprune.deploy.latency import default_cache
+from kprune.errors import BadOptions
+from kprune.jobs.data_options import DataOptions
+from kprune.jobs.max_drop import PruneWithinDrop, Trial
+from kprune.jobs.preparation import Prepared, prepare
+from kprune.jobs.prune_checkpoint import (
+    Stage,
+    State,
+    cast_to,
+    prune_checkpoint,
+    prune_to_reduction,
+    require_output,
+)
+from kprune.jobs.speedup import PruneToSpeedup
+from kprune.pruning.registry import wants_labels
+from kprune.report.bars import err, out, progress_bar, quiet
+from kprune.report.summary import print_evaluation, print_inspection
+from kprune.runtime.devices import dtype_name, half_precision_note
+from kprune.runtime.distributed import launched_processes, launched_rank, local_device, process_group, rank
+from kprune.runtime.memory import gpu_peak_megabytes, peak_megabytes
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How much to remove: to a reduction, within a drop, or to a speed-up; and whether to test the result."""
+
+    speedup: float | None
+    max_drop: float | None
+    guard: bool
+    is_tested: bool
+    shape: str
+    runtime: str
+    threads: int | None
+    cache: bool
+
+    @property
+    def wants_test(self) -> bool:
+        return self.is_tested or self.max_drop is not None
+
+    def stage(self) -> Stage:
+        """The first stage of the job."""
+        if self.max_drop is not None:
+            return PruneWithinDrop(self.max_drop, self.guard, lambda trial: _print_trial(trial, self.max_drop or 0.0))
+        if self.speedup is not None:
+            cache = default_cache() if self.cache else None
+            return PruneToSpeedup(self.speedup, parse_shape(self.shape), self.runtime, self.threads, cache)
+        return prune_to_reduction
+
+
+def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrite: bool, as_json: bool) -> None:
+    """Prune a model as the options say, write it, and print what was done."""
+    started = perf_counter()
+    goal = Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
+    data = take_data_options(options)
+    dtype = options.pop("dtype")
+    if launched_processes() > 1 and options["reduction"] is None:
+        raise BadOptions("several processes work with --reduction only.")
+    run: RunConfig = take_config(RunConfig, options)
+    with process_group(local_device(run.device)), quiet(launched_rank() > 0):
+        overwrite = require_output(out_folder, run, overwrite=overwrite)
+        source = Source(fetch(model), name=model)
+        require_apart(source, out_folder)
+        prepared, config = _prepare(source, data, goal, run, options)
+        state = prune_checkpoint(
+            prepared,
+            config,
+            run,
+            prune=goal.stage(),
+            stages=[cast_to(dtype)] if dtype else [],
+            out=out_folder,
+            overwrite=overwrite,
+            show_progress=progress_bar,
+        )
+        if rank() == 0:
+            seconds = perf_counter() - started
+            _print_json(state, out_folder, seconds) if as_json else _print_summary(state, out_folder, seconds)
+
+
+def _prepare(
+    source: Source, data: DataOptions, goal: Goal, run: RunConfig, options: dict[str, Any]
+) -> tuple[Prepared, PruneConfig]:
+    """Read the data, then load the weights: wrong data are noticed early."""
+    config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
+    sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
+    prepared = prepare(
+        source,
+        sample,
+        test,
+        config,
+        tokens=data.tokens,
+        max_length=data.max_length,
+        device=local_device(run.device),
+        with_labels=wants_labels(config),
+    )
+    return prepared, config
+
+
+def _print_trial(trial: Trial, max_drop: float) -> None:
+    verdict = "within" if trial.passed else "beyond"
+    err.print(
+        f"{trial.reduction:6.1%} removed: {round(trial.drop, 2) + 0.0:+.2f} points lost "
+        f"({trial.low:+.2f} to {trial.high:+.2f}), {verdict} {max_drop:g}",
+        highlight=False,
+    )
+
+
+def _print_json(state: State, out_folder: Path, seconds: float) -> None:
+    pruned, evaluation = state.result, state.evaluation
+    result = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds, "total_seconds": seconds}
+    result |= {"dtype": dtype_name(pruned.model.dtype)}
+    result |= {"peak_megabytes": peak_megabytes(), "gpu_peak_megabytes": gpu_peak_megabytes()}
+    result |= {"trials": [], **state.details}
+    result["steps"] = [asdict(step) for step in pruned.steps]
+    result["evaluation"] = evaluation.as_json() if evaluation else None
+    click.echo(json.dumps(result))
+
+
+def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
+    print_inspection(inspect(out_folder), out)
+    if state.evaluation:
+        print_evaluation(state.evaluation, "pruned", "dense", out)
+    for note in state.notes:
+        out.print(f"measured    {note}", highlight=False, soft_wrap=True)
+    on_gpu = gpu_peak_megabytes()
+    peak = f"{peak_megabytes():,.0f} MB" + ("" if on_gpu is None else f", GPU {on_gpu:,.0f} MB")
+    out.print(
+        f"Written to {out_folder} in {seconds:.0f} s; peak memory {peak}. "
+        "Load it with from_pretrained after `import kprune`.",
+        soft_wrap=True,
+    )
+    note = half_precision_note(state.result.model)
+    if note:
+        out.print(note, highlight=False, soft_wrap=True)

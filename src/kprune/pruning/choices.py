@@ -1,0 +1,31 @@
+"""Names of methods, criteria, searches and budgets; the command line reads them without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CHOICES: dict[str, Mapping[str, str]] = {
+    "method": {
+        "kprune": "measure, search and refit, sublayer by sublayer",
+        "kwon": "Kwon et al. 2022: Fisher search, rearrangement, mask tuning",
+        "kcm": "Nova et al. 2023: central and active neurons, mask tuning; no heads",
+        "magnitude": "the largest weights stay",
+        "random": "units drawn at random stay",
+    },
+    "criterion": {
+        "compensated": "loss of the predictions after the remaining units are refitted",
+        "fisher": "Fisher information of the dense model's predictions",
+        "paper": "Equations 6 and 8 of the paper",
+        "released": "the scales of the authors' released code",
+        "gradient": "gradient of the task's own loss, an ablation",
+    },
+    "search": {
+        "global": "the best units of the whole model stay",
+        "uniform": "the same share of every sublayer stays, an ablation",
+    },
+    "budget": {
+        "flops": "the encoder's FLOPs",
+        "parameters": "the parameters of the encoder's units",
+    },
+}
+"""Values of the fields of `PruneConfig` that name something, each with a phrase for the help text."""
