@@ -65,3 +65,10 @@ def test_a_misspelt_command_is_a_usage_error():
     result = CliRunner().invoke(main, ["prun"])
     assert (result.exit_code, "No such command 'prun'" in result.stderr) == (2, True)
     assert isinstance(main, click.Group)
+
+
+def test_a_usage_error_shows_the_usage_of_its_command():
+    result = CliRunner().invoke(main, ["prune", "model", "out", "--reduction", "0.5", "--speedup", "2"])
+    assert result.exit_code == 2
+    assert "Usage: main prune [OPTIONS] MODEL OUT" in result.output
+    assert "Error: pass exactly one of --reduction, --max-drop and --speedup." in result.output

@@ -16,7 +16,10 @@ class Work(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         _configure_logging()
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except BadOptions as error:
+            raise click.UsageError(str(error), ctx=ctx) from error  # with the command's usage line
 
 
 class Commands(click.Group):
@@ -29,8 +32,6 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (click.exceptions.Exit, click.Abort):  # click's own, which are RuntimeErrors
             raise
-        except BadOptions as error:
-            raise click.UsageError(str(error)) from error
         except KpruneError as error:
             _fail(str(error))
         except (RuntimeError, MemoryError) as error:

@@ -1,7 +1,7 @@
-"""The whole job: load, sample, prune, further stages, test, save.
+"""The whole job on a prepared model: prune, further stages, test, save (`kprune.jobs.preparation` loads and samples).
 
-The command line, `kprune compare`, the demo and the benchmarks all call `prune_checkpoint`. A stage takes the state and
-returns the next one; a new stage after pruning is one more function in the list.
+The command line, `kprune compare`, the demo and `benchmarks/tasks.py` call `prune_checkpoint`. A stage takes the state
+and returns the next one; a new stage after pruning is one more function in the list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kprune.models.outputs import Prediction
 from kprune.pruning.journal import FolderJournal, process_folder
 from kprune.pruning.progress import Progress
 from kprune.pruning.result import Pruned
-from kprune.runtime.distributed import all_true, rank
+from kprune.runtime.distributed import all_true, barrier, rank
 
 Advance = Callable[[Progress], None]
 ShowProgress = Callable[[], AbstractContextManager[Advance]]
@@ -71,15 +71,12 @@ def prune_to_reduction(state: State) -> State:
     return replace(state, pruned=pruned)
 
 
-def test_result(state: State) -> State:
+def evaluate_result(state: State) -> State:
     """Evaluate the pruned model against the dense one, if there is a test and no evaluation yet."""
     test = state.prepared.test
     if test is None or state.evaluation is not None or rank() > 0:
         return state
     return replace(state, evaluation=evaluate_against_dense(state, state.result.model, state.show_progress))
-
-
-test_result.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 
 
 def evaluate_against_dense(state: State, model: PreTrainedModel, show_progress: ShowProgress) -> Evaluation:
@@ -148,7 +145,8 @@ def save_to(out: Path, *, overwrite: bool) -> Stage:
                 note=" ".join(state.notes),
                 written=lambda staging: journal.add_result(staging, out) if journal else None,
             )
-        if journal and state.run.checkpoint and all_true(True):  # the model is written
+        if journal and state.run.checkpoint:
+            barrier()  # the model is written
             _remove_journal(journal, Path(state.run.checkpoint))
         return replace(state, out=out)
 
@@ -173,7 +171,7 @@ def prune_checkpoint(
     """
     state = State(prepared, config, run or RunConfig(), show_progress)
     saving = [save_to(out, overwrite=overwrite)] if out is not None else []
-    for stage in (prune, *stages, test_result, *saving):
+    for stage in (prune, *stages, evaluate_result, *saving):
         state = stage(state)
     return state
 
@@ -198,6 +196,7 @@ def _journal(run: RunConfig) -> FolderJournal | None:
 def _remove_journal(journal: FolderJournal, folder: Path) -> None:
     """Delete the journal, every process its own part."""
     journal.remove()
-    if all_true(True) and rank() == 0 and folder.exists():
+    barrier()
+    if rank() == 0 and folder.exists():
         with suppress(OSError):  # the folder has other files
             folder.rmdir()
