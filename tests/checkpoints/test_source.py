@@ -152,3 +152,13 @@ def test_code_in_a_folder_is_never_run(tmp_path):
         with pytest.raises(kprune.KpruneError, match="cannot load"):
             load()
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize(("kind", "is_named"), [("Normalize", False), ("Dense", True)])
+def test_modules_after_the_pooling_that_are_not_run_are_named(kind, is_named, tmp_path, caplog):
+    tiny.tiny_model("bert", "embedding").save_pretrained(tmp_path)
+    names = {"": "Transformer", "1_Pooling": "Pooling", f"2_{kind}": kind}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in names.items()]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    Source(tmp_path).warn_of_unread_modules()
+    assert ("measured before 2_Dense (Dense)" in caplog.text) == is_named

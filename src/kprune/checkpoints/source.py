@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterator
@@ -25,6 +26,11 @@ from kprune.errors import BadCheckpoint, KpruneError
 from kprune.models.families import family_of
 from kprune.models.pruned_shape import apply, record_of
 from kprune.runtime.memory import is_out_of_memory
+
+READ_MODULES = {"Transformer", "MLMTransformer", "Pooling", "Normalize"}
+"""Modules of sentence-transformers that kprune runs itself; embeddings are compared after normalisation."""
+
+log = logging.getLogger(__name__)
 
 
 def fetch(name: str) -> Path:
@@ -82,6 +88,18 @@ class Source:
         if named in ("CrossEncoder", "SparseEncoder", "SentenceTransformer"):
             return str(named)
         return "CrossEncoder" if self._transformer_task() == "sequence-classification" else "SentenceTransformer"
+
+    def warn_of_unread_modules(self) -> None:
+        """Log the modules of sentence-transformers that kprune does not run: embeddings are measured before them."""
+        kinds = {entry["path"]: entry["type"].split(".")[-1] for entry in self.modules}
+        unread = [f"{path} ({kind})" for path, kind in kinds.items() if kind not in READ_MODULES]
+        if unread and self.sentence_class == "SentenceTransformer":
+            log.warning(
+                "embeddings of %s are measured before %s: these modules are kept, but not run; check the whole model "
+                "with sentence-transformers",
+                self.title,
+                ", ".join(unread),
+            )
 
     @property
     def hub_name(self) -> str | None:

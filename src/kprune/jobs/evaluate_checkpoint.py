@@ -23,6 +23,7 @@ def evaluate_checkpoint(
     """The evaluation of a model folder on a test; `against` is another folder to compare with."""
     if against is not None:
         require_same_vocabulary(source, against)
+    source.warn_of_unread_modules()
     tokenizer = source.load_tokenizer()
     model = on_device(source.load(), device)
     limit = length_limit(source, max_length)

@@ -67,6 +67,7 @@ def prepare(
     """Load the model, check that it fits the test, and draw the calibration batches."""
     family_of(source.load_config())  # an unsupported model is refused before its weights are read
     tokenizer = source.load_tokenizer()
+    source.warn_of_unread_modules()
     model = on_device(source.load(), device)
     if in_float32:
         model = model.float()
