@@ -76,6 +76,8 @@ def test_importing_the_package_imports_nothing_heavy():
 INTERRUPTED = """
 import os, runpy, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with SIGINT ignored
+
 class Interrupt:
     def find_spec(self, name, path, target=None):
         if name == moment:
