@@ -29,15 +29,16 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 import kprune
 from kprune.jobs.demo import embedded_model
 
+ROWS = ("--column", "sentence")
 PAIR = ("--column", "sentence1", "--column", "sentence2")
+LABELS = ("--label-column", "label")
 SAMPLE = ("--reduction", "0.4", "--tokens", "5000")
 
 
 def run(*arguments: str | Path) -> str:
     """Output of a kprune command; an error ends the stop."""
     done = subprocess.run([sys.executable, "-m", "kprune", *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-300:])
+    assert not done.returncode, done.stderr.strip()[-300:]
     return done.stdout
 
 
@@ -66,8 +67,8 @@ def through_onnx(folder: Path, *texts: list[str]) -> tuple[np.ndarray, np.ndarra
     """First output of an exported model, and the attention mask; all rows in one batch."""
     encoded = AutoTokenizer.from_pretrained(folder)(*texts, padding=True, truncation=True, return_tensors="np")
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
-    wanted = {node.name for node in session.get_inputs()}
-    return session.run(None, {key: encoded[key] for key in wanted})[0], encoded["attention_mask"]
+    fed = {node.name: encoded[node.name] for node in session.get_inputs()}
+    return session.run(None, fed)[0], encoded["attention_mask"]
 
 
 @dataclass
@@ -85,7 +86,6 @@ class Tour:
         return pd.read_parquet(next((self.data / "glue" / task).glob(f"{split}*.parquet")))
 
     def shrink(self, source: Path, out: str, file: str, *options: str) -> None:
-        """Prune to a folder, and export that."""
         run("prune", source, self.here / out, "--data", self.here / file, *options, *SAMPLE)
         run("export", self.here / out, self.here / f"{out}-onnx")
 
@@ -101,15 +101,14 @@ class Tour:
     def sample(self) -> str:
         tokenizer = AutoTokenizer.from_pretrained(self.models / "minilm-sst2")
         meant = {tuple(ids) for ids in tokenizer(self.rows.sentence.tolist())["input_ids"]}
-        forms = [(kprune.read_rows(self.here / name, ["sentence"]), ()) for name in ("train.csv", "train.jsonl")]
-        forms += [(self.rows.sentence.tolist(), ())]
+        files = [kprune.read_rows(self.here / name, ["sentence"]) for name in ("train.csv", "train.jsonl")]
         drawn = []
-        for form, columns in [*forms, (self.rows, ("sentence",)), (Dataset.from_pandas(self.rows), ("sentence",))]:
+        for form in [*files, self.rows.sentence.tolist(), self.rows, Dataset.from_pandas(self.rows)]:
+            columns = () if isinstance(form, list) else ("sentence",)
             batches = kprune.draw(form, tokenizer, tokens=2000, max_length=128, columns=columns)
             rows = [row for each in batches for row in zip(each["input_ids"], each["attention_mask"], strict=True)]
             drawn.append([tuple(ids[mask.bool()].tolist()) for ids, mask in rows])
-        assert all(each == drawn[0] for each in drawn), "the forms give different samples"
-        assert set(drawn[0]) <= meant, "the sample holds other text"
+        assert all(each == drawn[0] and set(each) <= meant for each in drawn), "the forms give different samples"
         return f"CSV, JSONL, list, DataFrame and Dataset give the same {len(drawn[0])} texts"
 
     def commas(self) -> str:
@@ -120,11 +119,10 @@ class Tour:
         return refused("a table read as lines", lambda: kprune.read_lines(self.here / "train.csv"))
 
     def classifier(self) -> str:
-        self.shrink(self.models / "minilm-sst2", "small", "train.csv", "--column", "sentence")
-        test = pd.read_csv(self.here / "test.csv")
+        self.shrink(self.models / "minilm-sst2", "small", "train.csv", *ROWS)
+        test = self.table("sst2", "validation")
         labels, texts = test.label.to_numpy(), test.sentence.tolist()
-        columns = ("--text-column", "sentence", "--label-column", "label")
-        ours = evaluated("accuracy", self.here / "small", "--data", self.here / "test.csv", *columns)
+        ours = evaluated("accuracy", self.here / "small", "--data", self.here / "test.csv", *ROWS, *LABELS)
         classify = pipeline("text-classification", model=str(self.here / "small"), dtype=torch.float32)
         piped = np.array([int(answer["label"].removeprefix("LABEL_")) for answer in classify(texts, batch_size=32)])
         onnx = through_onnx(self.here / "small-onnx", texts)[0].argmax(1)
@@ -135,53 +133,47 @@ class Tour:
     def dtype(self) -> str:
         said = json.loads((self.here / "small/config.json").read_text())["dtype"]
         stored = {str(tensor.dtype) for tensor in load_file(self.here / "small/model.safetensors").values()}
-        assert stored == {"torch.float16"} and said == "float16", f"weights are {stored}, config.json says {said}"  # noqa: PT018
+        assert (stored, said) == ({"torch.float16"}, "float16"), f"weights are {stored}, config.json says {said}"
         return "the float16 model stays float16, in file and config.json"
 
     def reranker(self) -> str:
         CrossEncoder(str(self.models / "minilm-stsb")).save_pretrained(str(self.here / "reranker"))
         self.shrink(self.here / "reranker", "ranks", "pairs.csv", *PAIR)
-        first, second = self.pairs.sentence1.tolist(), self.pairs.sentence2.tolist()
+        texts = self.pairs.sentence1.tolist(), self.pairs.sentence2.tolist()
         model = CrossEncoder(str(self.here / "ranks"), model_kwargs={"dtype": torch.float32})
-        raw = model.predict(list(zip(first, second, strict=True)), activation_fn=torch.nn.Identity())
-        onnx = through_onnx(self.here / "ranks-onnx", first, second)[0].reshape(-1)
+        raw = model.predict(list(zip(*texts, strict=True)), activation_fn=torch.nn.Identity())
+        onnx = through_onnx(self.here / "ranks-onnx", *texts)[0].reshape(-1)
         assert np.abs(raw - onnx).max() < 1e-3, f"ONNX is {np.abs(raw - onnx).max()} off"
-        labelled = ("--data", self.here / "pairs.csv", *PAIR, "--label-column", "label")
-        ours = evaluated("spearman", self.here / "ranks", *labelled)
+        ours = evaluated("spearman", self.here / "ranks", "--data", self.here / "pairs.csv", *PAIR, *LABELS)
         rank = 100 * float(pd.Series(raw).corr(self.pairs.label.reset_index(drop=True), method="spearman"))
         return same("rank correlation by evaluate and CrossEncoder", ours, rank, within=0.05)
 
     def embedder(self) -> str:
-        prompts = {"query": "query: "}
-        dense = SentenceTransformer(str(embedded_model().folder), prompts=prompts, default_prompt_name="query")
+        dense = SentenceTransformer(str(embedded_model().folder), prompts={"q": "query: "}, default_prompt_name="q")
         dense.save(str(self.here / "embedder"))
         self.shrink(self.here / "embedder", "embeds", "pairs.csv", "--column", "sentence1")
         texts = self.pairs.sentence1.tolist()
-        pruned = SentenceTransformer(str(self.here / "embeds"))
-        ours, theirs = pruned.encode(texts), dense.encode(texts)
+        ours, theirs = SentenceTransformer(str(self.here / "embeds")).encode(texts), dense.encode(texts)
         states, mask = through_onnx(self.here / "embeds-onnx", ["query: " + text for text in texts])
-        if states.ndim == 3:
-            states = (states * mask[..., None]).sum(1)
+        states = states if states.ndim == 2 else (states * mask[..., None]).sum(1)
         states = states / np.linalg.norm(states, axis=1, keepdims=True)
         assert np.abs(states - ours).max() < 1e-3, f"ONNX is {np.abs(states - ours).max()} off"
-        texts_only = ("--data", self.here / "pairs.csv", "--column", "sentence1")
-        said = evaluated("cosine", self.here / "embeds", "--against", self.here / "embedder", *texts_only)
-        cosine = 100 * float((ours * theirs).sum(1).mean())
-        return same("cosine by evaluate and SentenceTransformer", said, cosine, within=0.05)
+        shown = ("--against", self.here / "embedder", "--data", self.here / "pairs.csv", "--column", "sentence1")
+        said = evaluated("cosine", self.here / "embeds", *shown)
+        return same("cosine by evaluate and SentenceTransformer", said, 100 * float((ours * theirs).sum(1).mean()))
 
     def token_classifier(self) -> str:
         torch.manual_seed(0)
         source = embedded_model().folder
         AutoModelForTokenClassification.from_pretrained(source, num_labels=3).save_pretrained(self.here / "tags")
         AutoTokenizer.from_pretrained(source).save_pretrained(self.here / "tags")
-        self.shrink(self.here / "tags", "tagger", "train.jsonl", "--column", "sentence")
-        texts = self.pairs.sentence1.tolist()[:32]
-        logits, mask = through_onnx(self.here / "tagger-onnx", texts)
+        self.shrink(self.here / "tags", "tagger", "train.jsonl", *ROWS)
+        logits, mask = through_onnx(self.here / "tagger-onnx", texts := self.pairs.sentence1.tolist()[:32])
         tag = pipeline("token-classification", model=str(self.here / "tagger"), ignore_labels=[])
         piped = [[int(word["entity"][-1]) for word in words] for words in tag(texts)]
         onnx = [row.argmax(1)[1 : int(length) - 1].tolist() for row, length in zip(logits, mask.sum(1), strict=True)]
         assert piped == onnx, "pipeline and ONNX give different tags"
-        return f"pipeline and ONNX give the same {sum(map(len, piped))} tags"
+        return f"pipeline and ONNX give the same {sum(map(len, piped))} tags of {len(set().union(*piped))} kinds"
 
 
 @click.command()
@@ -192,7 +184,7 @@ def main(model: Path, data: Path, limit: int) -> None:
     """Take the tour in a temporary folder; print a line per stop, and fail if one is wrong."""
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        tour = Tour(model.resolve(), data.resolve(), Path(folder), limit)
+        tour = Tour(model, data, Path(folder), limit)
         stops = [tour.files, tour.sample, tour.commas, tour.lines_of_table, tour.classifier, tour.dtype]
         for stop in [*stops, tour.reranker, tour.embedder, tour.token_classifier]:
             try:

@@ -152,3 +152,20 @@ def test_a_path_may_be_a_text_or_a_path(tmp_path):
     for reader in (read_lines, read_rows):
         with pytest.raises(KpruneError, match=r"there is no file 'a\\x00b.csv'; check the path"):
             reader("a\0b.csv")
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("rows.csv", ","), ("rows.tsv", "\t")])
+def test_a_row_with_more_cells_than_the_header_is_named(name, delimiter, tmp_path):
+    path = tmp_path / name
+    path.write_text(f"text{delimiter}y\nfine{delimiter}1\ngood{delimiter} but long{delimiter}1\n")
+    with pytest.raises(KpruneError, match=r"line 3, has more cells than the header has columns; put texts that"):
+        read_rows(str(path), ["text"])
+    path.write_text(f"text{delimiter}y\nfine{delimiter}1\n")
+    assert read_rows(str(path), ["text"]) == [("fine",)]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet"])
+def test_a_table_is_not_read_as_lines(name, tmp_path):
+    (tmp_path / name).write_text("text,y\nfine,1\n")
+    with pytest.raises(KpruneError, match=f"{name} is a table by its ending, not a file of lines; read it with"):
+        read_lines(tmp_path / name)

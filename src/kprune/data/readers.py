@@ -16,6 +16,10 @@ from kprune.errors import BadSample
 
 def read_lines(path: str | Path) -> list[Row]:
     """The lines of a text file that are not blank, one row each."""
+    if _path(path).suffix in READERS:
+        raise BadSample(
+            f"{path} is a table by its ending, not a file of plain lines; read it with --data or read_rows."
+        )
     return [(line.strip(),) for line in _read_text(_path(path)).splitlines() if line.strip()]
 
 
@@ -84,12 +88,21 @@ def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:
     def read(path: Path) -> Table:
         csv.field_size_limit(2**31 - 1)
+        reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting)
+        rows = []
         try:
-            return list(csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting))
+            for row in reader:
+                if None in row:  # DictReader's key for cells beyond the header
+                    raise BadSample(
+                        f"{path}, line {reader.line_num}, has more cells than the header has columns; "
+                        f"put texts that contain {delimiter!r} in quotes, or use JSONL."
+                    )
+                rows.append(row)
         except csv.Error as error:
             raise BadSample(
                 f"{path} is not a table with {delimiter!r} between cells ({error}); correct the file."
             ) from error
+        return rows
 
     return read
 
