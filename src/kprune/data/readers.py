@@ -17,9 +17,7 @@ from kprune.errors import BadSample
 def read_lines(path: str | Path) -> list[Row]:
     """The lines of a text file that are not blank, one row each."""
     if _path(path).suffix in READERS:
-        raise BadSample(
-            f"{path} is a table by its ending, not a file of plain lines; read it with --data or read_rows."
-        )
+        raise BadSample(f"{path} is a table by its ending, not a file of lines; read it with --data or read_rows.")
     return [(line.strip(),) for line in _read_text(_path(path)).splitlines() if line.strip()]
 
 
