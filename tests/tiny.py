@@ -25,21 +25,31 @@ CONFIGS = {
     "electra": {**SIZES, "embedding_size": 16},
     "distilbert": {"dim": 32, "n_heads": 4, "n_layers": 3, "hidden_dim": 48},
 }
-FAMILY_NAMES = list(CONFIGS)
-"""The announced families."""
+CORE_FAMILIES = list(CONFIGS)
+"""Post-norm families with the first-token saving, tested with every output kind."""
+
+ALIAS_CONFIGS = {"ernie": SIZES, "data2vec-text": SIZES}
+"""Families with the row of another family."""
 
 SPECIAL_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 2)
 SEAM_CONFIGS = {
     # A window of 8 tokens, 4 to each side: most texts are longer. Layer 0 is global, layers 1 and 2 are local.
     "modernbert": {**SIZES, **SPECIAL_TOKENS, "local_attention": 8, "global_attn_every_n_layers": 3},
+    "esm": {**SIZES, "position_embedding_type": "absolute", "token_dropout": True, "mask_token_id": 4},
+    "megatron-bert": SIZES,
+    # One table of position biases, a column per head, serves all layers.
+    "mpnet": SIZES,
     # Two query heads share a key/value head.
     "llama": {**SIZES, **SPECIAL_TOKENS, "num_key_value_heads": 2},
     "opt": {**SIZES, **SPECIAL_TOKENS, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.25},
 }
 SEAM_FAMILIES = list(SEAM_CONFIGS)
-"""Families that are supported but not announced: a pre-norm encoder, grouped queries, flattened tokens."""
+"""Families with other layers: pre-norm, fused or gated projections, grouped queries, flattened tokens."""
 SEAM_KINDS = ["classification", "embedding"]
-ALL_FAMILIES = [*FAMILY_NAMES, *SEAM_FAMILIES]
+ALL_FAMILIES = [*CORE_FAMILIES, *ALIAS_CONFIGS, *SEAM_FAMILIES]
+FAMILY_NAMES = [family for family in ALL_FAMILIES if family not in ("llama", "opt")]
+"""The announced families."""
+POST_NORM = [*CORE_FAMILIES, *ALIAS_CONFIGS, "mpnet"]
 
 HEADS = {
     "classification": (AutoModelForSequenceClassification, {"num_labels": 3}),
@@ -55,17 +65,22 @@ HEADS = {
 }
 KIND_NAMES = list(HEADS)
 
-ALL_CASES = [
-    *((family, kind) for family in FAMILY_NAMES for kind in KIND_NAMES),
-    *((family, kind) for family in SEAM_FAMILIES for kind in SEAM_KINDS),
-]
+KINDS_OF = {
+    **dict.fromkeys(CORE_FAMILIES, KIND_NAMES),
+    **{family: ["masked language model"] for family in ALIAS_CONFIGS},
+    **dict.fromkeys(SEAM_FAMILIES, SEAM_KINDS),
+    "modernbert": KIND_NAMES,
+    "mpnet": ["classification", "question answering", "masked language model", "embedding"],
+    "esm": ["classification", "token classification", "masked language model", "embedding"],
+}
+ALL_CASES = [(family, kind) for family, kinds in KINDS_OF.items() for kind in kinds]
 """Every family with every output kind that its tests cover."""
 
 
 def tiny_config(family: str, **changes: object):
     # With the default of 0.02 every layer of a model this narrow would be nearly the identity.
     common = {"vocab_size": 99, "max_position_embeddings": 66, "initializer_range": 0.25, "pad_token_id": 1}
-    return AutoConfig.for_model(family, **{**common, **(CONFIGS | SEAM_CONFIGS)[family], **changes})
+    return AutoConfig.for_model(family, **{**common, **(CONFIGS | ALIAS_CONFIGS | SEAM_CONFIGS)[family], **changes})
 
 
 def tiny_model(family: str = "bert", kind: str = "classification", seed: int = 0, **changes: object) -> PreTrainedModel:

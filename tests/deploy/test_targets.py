@@ -12,7 +12,10 @@ from kprune.deploy.openvino import to_openvino
 from kprune.deploy.targets import ONNX, OPENVINO, TARGETS, require_installed, start, target_named, target_of, write
 
 # Each family and each kind at least once; benchmarks/export.py takes all pairs.
-PAIRS = [(tiny.FAMILY_NAMES[n % len(tiny.FAMILY_NAMES)], kind) for n, kind in enumerate(tiny.KIND_NAMES)]
+PAIRS = [
+    *((tiny.CORE_FAMILIES[n % len(tiny.CORE_FAMILIES)], kind) for n, kind in enumerate(tiny.KIND_NAMES)),
+    *((family, tiny.KINDS_OF[family][-1]) for family in tiny.FAMILY_NAMES if family not in tiny.CORE_FAMILIES),
+]
 
 
 @pytest.mark.parametrize(("family", "kind"), PAIRS)

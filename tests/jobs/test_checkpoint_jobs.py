@@ -6,7 +6,7 @@ from task_data import load_tokenizer
 from kprune.checkpoints.source import Source
 from kprune.errors import BadOptions, KpruneError
 from kprune.jobs.data_options import DataOptions
-from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint, require_same_vocabulary
+from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint, require_same_inputs
 from kprune.jobs.export_checkpoint import export_checkpoint
 
 pytest_plugins = ["command_fixtures"]
@@ -45,7 +45,7 @@ def test_models_that_read_other_tokens_are_refused_before_their_weights_are_load
             Source(checkpoint), DataOptions(text=text).test(None), against=Other(checkpoint, name="other")
         )
     assert loads == []
-    require_same_vocabulary(Source(checkpoint), Source(checkpoint))
+    require_same_inputs(Source(checkpoint), Source(checkpoint))
     assert len(load_tokenizer().get_vocab()) > 1
 
 

@@ -1,7 +1,7 @@
 import pytest
 import tiny
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGeneration
 
 from kprune import KpruneError, prune
 from kprune.errors import UnsupportedModel
@@ -47,7 +47,15 @@ def test_an_unsupported_model_is_refused_by_name():
     ) as raised:
         prune(model, tiny.batched(tiny.texts()), reduction=0.5)
     assert f"; supported: {', '.join(sorted(tiny.FAMILY_NAMES))}. " in str(raised.value)
-    assert not any(name in str(raised.value) for name in tiny.SEAM_FAMILIES)
+    assert "llama" not in str(raised.value)
+
+
+def test_albert_is_refused_with_its_own_reason():
+    sizes = {**tiny.SIZES, "embedding_size": 16, "vocab_size": 99}
+    with pytest.raises(
+        UnsupportedModel, match=r"cannot prune an 'albert' model: one layer's weights serve all .*; use"
+    ):
+        prune(AlbertModel(AlbertConfig(**sizes)), tiny.batched(tiny.texts()), reduction=0.5)
 
 
 def test_a_decoder_is_refused():
@@ -62,6 +70,13 @@ def test_post_norm_opt_is_refused_by_name():
         prune(model, tiny.batched(tiny.texts()), reduction=0.5)
 
 
+def test_rotary_esm_is_refused_by_name():
+    model = tiny.tiny_model("esm", "embedding", position_embedding_type="rotary")
+    message = r"config\.position_embedding_type is 'rotary'; use .*position_embedding_type='absolute'"
+    with pytest.raises(UnsupportedModel, match=message):
+        prune(model, tiny.batched(tiny.texts()), reduction=0.5)
+
+
 def test_what_is_not_a_transformers_model_is_refused():
     with pytest.raises(KpruneError, match="cannot prune a Linear"):
         prune(torch.nn.Linear(2, 2), [], reduction=0.5)
@@ -71,7 +86,7 @@ def test_what_is_not_a_transformers_model_is_refused():
 def test_as_many_tokens_as_there_are_positions_can_be_read(family):
     model = tiny.tiny_model(family, "embedding")
     positions = max_positions(model.config)
-    follows_padding = family in ("roberta", "xlm-roberta", "camembert")
+    follows_padding = family in ("roberta", "xlm-roberta", "camembert", "data2vec-text", "esm", "mpnet")
     assert positions == (64 if follows_padding else 66)
     with torch.no_grad():
         assert model(torch.full((1, positions), 7))[0].isfinite().all()

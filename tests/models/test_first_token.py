@@ -12,7 +12,7 @@ from kprune.models.sublayer import find
 BATCHES = tiny.sample_of(tiny.texts()).batches
 
 
-@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("family", tiny.CORE_FAMILIES)
 @pytest.mark.parametrize(("emptied", "implementation"), [(None, "sdpa"), (None, "eager"), (4, "sdpa"), (5, "sdpa")])
 def test_the_saving_changes_no_prediction_and_no_gradient(family, emptied, implementation):
     model = tiny.tiny_model(family, attn_implementation=implementation).requires_grad_(False)
@@ -51,7 +51,7 @@ def test_the_saving_changes_no_prediction_and_no_gradient(family, emptied, imple
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("family", tiny.CORE_FAMILIES)
 def test_output_gradients_are_zero_except_at_first_tokens(family):
     model = tiny.tiny_model(family).requires_grad_(False)
     top = find(model)[4:]

@@ -50,7 +50,7 @@ def test_a_pass_may_start_at_any_layer(family):
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        *((f, "classification") for f in tiny.FAMILY_NAMES),
+        *((f, "classification") for f in tiny.CORE_FAMILIES),
         *((f, k) for f in tiny.SEAM_FAMILIES for k in tiny.SEAM_KINDS),
     ],
 )
@@ -108,7 +108,7 @@ def test_watching_shows_the_stream_and_the_features(family):
         assert torch.equal(after, advance(model, batch, 1, stream))
         torch.testing.assert_close(after_attention, seen.stream + attention.consumer(seen.features))
         torch.testing.assert_close(after_ffn, read.stream + ffn.consumer(read.features))
-        if family in tiny.FAMILY_NAMES:  # post-norm: the FFN reads the normalised stream after the attention
+        if family in tiny.POST_NORM:  # post-norm: the FFN reads the normalised stream after the attention
             norms = [module for module in attention.layer.modules() if isinstance(module, torch.nn.LayerNorm)]
             torch.testing.assert_close(read.stream, norms[0](after_attention), rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(after[batch.mask], norms[1](after_ffn), rtol=1e-4, atol=1e-5)

@@ -21,7 +21,7 @@ def predictions_of(model, *, pooling="mean", sample=None, **options):
     return TeacherPredictions(model, kind_of(model, pooling=pooling), sample or tiny.sample_of(tiny.texts()), **options)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("family", tiny.CORE_FAMILIES)
 @pytest.mark.parametrize("kind", tiny.KIND_NAMES)
 def test_heads_that_read_first_tokens_alone_are_told_from_others(family, kind):
     assert predictions_of(tiny.tiny_model(family, kind))._use_first_token == (kind in FROM_FIRST_TOKENS)

@@ -34,6 +34,8 @@ class Block:
     """Attributes, inside the layer, whose product is the number of features per unit; none: one, as for a neuron."""
     counts: tuple[tuple[str, str], ...] = ()
     """Attributes to rewrite after a resize, each with what it counts: `units` or `features`."""
+    head_bias: str | None = None
+    """Argument of `module` with one entry per dense head, (examples, heads, …); all layers get the same tensor."""
     returns_tuple: bool = False
     """Whether `module` returns a pair of its output and the attention weights."""
 
@@ -52,9 +54,11 @@ class Family:
     blocks: dict[str, Block]
     """The sublayers of a layer by kind, `attention` and `ffn`, in the order in which they run."""
     mid_stream: str | None
-    """Post-norm: module whose output is the residual stream at the FFN. None: pre-norm."""
+    """Module whose output is the residual stream at the FFN. None: attention returns what the layer adds to it."""
     embeddings: str
     """Dotted path, from the base model, of the module that embeds tokens; passes that start higher skip it."""
+    layers_return_tuple: bool = False
+    """Whether a layer returns a tuple that begins with the stream."""
     causal: bool = False
     """Whether attention sees earlier tokens only; such models are called without a key/value cache."""
     requires: dict[str, Any] = field(default_factory=lambda: {"is_decoder": False})
@@ -94,6 +98,52 @@ BERT = Family(
 
 ROBERTA = replace(BERT, positions_follow_padding=True)
 
+# Pre-norm with BERT's projections: `attention.output` adds the stream.
+ESM = replace(
+    ROBERTA,
+    # With rotary positions, transformers saves a buffer under a layer's name, which pruned folders may not have.
+    requires={"is_decoder": False, "position_embedding_type": "absolute"},
+    first_token_saving=False,
+    blocks={
+        "attention": replace(BERT.blocks["attention"], residual_input="attention.LayerNorm"),
+        "ffn": replace(BERT.blocks["ffn"], residual_input="LayerNorm"),
+    },
+)
+MEGATRON_BERT = replace(
+    BERT,
+    first_token_saving=False,
+    layers_return_tuple=True,
+    blocks={
+        "attention": replace(
+            BERT.blocks["attention"],
+            residual_input="attention.ln",
+            counts=(("attention.self.all_head_size", "features"),),
+        ),
+        "ffn": replace(BERT.blocks["ffn"], residual_input="ln"),
+    },
+)
+
+MPNET = replace(
+    ROBERTA,
+    mid_stream="attention.LayerNorm",
+    first_token_saving=False,
+    layers_return_tuple=True,
+    blocks={
+        "attention": Block(
+            residual_input="attention.attn.q",
+            module="attention.attn",
+            producers={"attention.attn.q": 1, "attention.attn.k": 1, "attention.attn.v": 1},
+            consumer="attention.attn.o",
+            dense_units="num_attention_heads",
+            unit_width=("attention.attn.attention_head_size",),
+            counts=(("attention.attn.all_head_size", "features"),),
+            head_bias="position_bias",
+            returns_tuple=True,
+        ),
+        "ffn": BERT.blocks["ffn"],
+    },
+)
+
 DISTILBERT = Family(
     layers="transformer.layer",
     mid_stream="sa_layer_norm",
@@ -123,7 +173,6 @@ MODERNBERT = Family(
     layers="layers",
     mid_stream=None,
     embeddings="embeddings",
-    is_announced=False,
     blocks={
         "attention": Block(
             residual_input="attn_norm",
@@ -206,6 +255,11 @@ FAMILIES: dict[str, Family] = {
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "electra": BERT,
+    "ernie": BERT,
+    "data2vec-text": ROBERTA,
+    "esm": ESM,
+    "megatron-bert": MEGATRON_BERT,
+    "mpnet": MPNET,
     "distilbert": DISTILBERT,
     "modernbert": MODERNBERT,
     "llama": LLAMA,
@@ -217,6 +271,12 @@ REMEDIES = {"is_decoder": "load it with"}
 """What to do about a config attribute that a row does not support, where training does not depend on it."""
 
 
+REFUSED = {
+    "albert": "one layer's weights serve all its layers, and kprune prunes each layer on its own; use a BERT model"
+}
+"""Why a family cannot be pruned, and what to use instead."""
+
+
 def announced_families() -> dict[str, Family]:
     """The families that are announced as supported, by `model_type`."""
     return {name: family for name, family in FAMILIES.items() if family.is_announced}
@@ -225,6 +285,8 @@ def announced_families() -> dict[str, Family]:
 def family_of(config: PreTrainedConfig) -> Family:
     """The row of a model's config, by its `model_type`."""
     model_type = config.model_type
+    if model_type in REFUSED:
+        raise UnsupportedModel(f"cannot prune an {model_type!r} model: {REFUSED[model_type]}.")
     if model_type not in FAMILIES:
         raise UnsupportedModel(
             f"cannot prune a {model_type!r} model; supported: {', '.join(sorted(announced_families()))}. "

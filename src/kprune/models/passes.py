@@ -177,12 +177,13 @@ def _starting_at(model: PreTrainedModel, index: int, stream: Tensor | None, at_f
         yield
         return
     family, layers = family_of(model.config), layers_of(model)
+    in_tuple = family.layers_return_tuple
     with ExitStack() as stack:
         _skip_embeddings(stack, model, family, stream)
         for layer in layers[:index]:
-            stack.enter_context(forward_as(layer, _return_input))
+            stack.enter_context(forward_as(layer, _return_input_in_tuple if in_tuple else _return_input))
         if index == len(layers):
-            stack.enter_context(forward_as(layers[-1], lambda *args, **kwargs: stream))
+            stack.enter_context(forward_as(layers[-1], lambda *args, **kwargs: _returned(in_tuple, stream)))
         else:
             stack.enter_context(_fed(layers[index], stream))
         if at_ffn:
@@ -224,6 +225,10 @@ def _fed(layer: nn.Module, stream: Tensor) -> Iterator[None]:
 
 def _return_input(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return hidden_states
+
+
+def _return_input_in_tuple(hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    return hidden_states, None
 
 
 def _returned(as_tuple: bool, output: Tensor) -> Any:

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.families import family_of
+from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
 
@@ -37,7 +38,9 @@ def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | 
     dense = dense_units(model.config)
     if all(layer == dense for layer in per_layer):
         return None
-    return {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
+    record = {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
+    biased = [sublayer for sublayer in find(model) if sublayer.block.head_bias is not None]
+    return {**record, "kept_heads": [kept_heads(sublayer) for sublayer in biased]} if biased else record
 
 
 def record_of(config: PreTrainedConfig) -> Record | None:
@@ -80,13 +83,28 @@ def check(record: Record, config: PreTrainedConfig) -> None:
                 raise _mismatch(
                     f"layer {index} of the record has {units!r:.80} {kind} units, the config allows 0 to {dense[kind]}"
                 )
+    if family_of(config).blocks["attention"].head_bias is not None:
+        _check_heads(record.get("kept_heads"), [layer["attention"] for layer in per_layer], dense["attention"])
+
+
+def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
+    """Raise unless each layer lists as many different heads of the dense model, in order, as it has."""
+    if not isinstance(kept, list) or len(kept) != len(counts):
+        raise _mismatch(f"the record's 'kept_heads' is {repr(kept)[:80]}, not a list for each of {len(counts)} layers")
+    for index, (heads, count) in enumerate(zip(kept, counts, strict=True)):
+        is_sound = isinstance(heads, list) and all(type(head) is int and 0 <= head < dense for head in heads)
+        if not is_sound or heads != sorted(set(heads)) or len(heads) != count:
+            raise _mismatch(f"'kept_heads' of layer {index} is {repr(heads)[:80]}, not {count} numbers below {dense}")
 
 
 def apply(record: Record, model: PreTrainedModel) -> None:
     """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
     for sublayer in find(model):
-        keep_first(sublayer, record["per_layer"][sublayer.index][sublayer.kind])
+        units = record["per_layer"][sublayer.index][sublayer.kind]
+        keep_first(sublayer, units)
+        if sublayer.block.head_bias is not None and units > 0:
+            keep_heads(sublayer, record["kept_heads"][sublayer.index])
 
 
 def _mismatch(what: str) -> BadCheckpoint:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.sublayer import BiasOnly, Sublayer
 
 
@@ -59,6 +60,9 @@ def keep_first(sublayer: Sublayer, units: int) -> None:
 def _select(sublayer: Sublayer, kept: Tensor | slice, count: int) -> None:
     """Keep the units with the given numbers in every projection, and rewrite the counts."""
     units, width = sublayer.units, sublayer.width
+    if sublayer.block.head_bias is not None:
+        heads = kept_heads(sublayer)
+        keep_heads(sublayer, heads[kept] if isinstance(kept, slice) else [heads[number] for number in kept.tolist()])
     for producer, stacked in zip(sublayer.producers, sublayer.block.producers.values(), strict=True):
         # Rows are ordered by stacked matrix, unit and row of the unit.
         _replace(producer, "weight", producer.weight.unflatten(0, (stacked, units, -1))[:, kept].flatten(0, 2))
