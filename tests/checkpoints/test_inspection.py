@@ -111,5 +111,5 @@ def test_a_missing_shard_is_refused(tmp_path):
 def test_a_graph_is_not_inspected(folder, tmp_path):
     shutil.copy(folder / "config.json", tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"")
-    with pytest.raises(kprune.KpruneError, match="holds a graph, not a checkpoint; inspect the folder"):
+    with pytest.raises(kprune.KpruneError, match="holds a graph, not a checkpoint; pass the folder"):
         inspect(tmp_path)

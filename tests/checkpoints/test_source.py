@@ -162,3 +162,47 @@ def test_modules_after_the_pooling_that_are_not_run_are_named(kind, is_named, tm
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     Source(tmp_path).warn_of_unread_modules()
     assert ("measured before 2_Dense (Dense)" in caplog.text) == is_named
+
+
+def write_prompts(folder, *, include_prompt=True, **prompts):
+    tiny.tiny_model("bert", "embedding").save_pretrained(folder)
+    (folder / "modules.json").write_text(
+        '[{"path": "", "type": "sentence_transformers.models.Transformer"},'
+        ' {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]'
+    )
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"include_prompt": include_prompt}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    return Source(folder)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [
+        ({}, ""),
+        ({"prompts": {"query": "query: "}, "default_prompt_name": None}, ""),
+        ({"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query"}, "query: "),
+    ],
+)
+def test_the_default_prompt_is_that_of_sentence_transformers(prompts, expected, tmp_path):
+    assert write_prompts(tmp_path, **prompts).prompt == expected
+
+
+def test_a_default_prompt_that_is_not_there_is_refused(tmp_path):
+    source = write_prompts(tmp_path, prompts={"query": "query: "}, default_prompt_name="passage")
+    with pytest.raises(BadCheckpoint, match="has the default prompt 'passage', which is none of its prompts"):
+        _ = source.prompt
+
+
+def test_pooling_without_the_prompt_is_refused(tmp_path):
+    source = write_prompts(tmp_path, include_prompt=False, prompts={"q": "query: "}, default_prompt_name="q")
+    with pytest.raises(BadCheckpoint, match=r"pools its tokens without those of its default prompt"):
+        _ = source.prompt
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "openvino_model.xml"])
+def test_an_exported_graph_is_not_a_checkpoint(name, tmp_path):
+    tiny.tiny_model().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / name)
+    with pytest.raises(BadCheckpoint, match="holds a graph, not a checkpoint; pass the folder that it was exported"):
+        Source(tmp_path).load()

@@ -6,6 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from kprune.__main__ import main as entry_point
 from kprune.cli.group import Commands
 from kprune.cli.main import main
 from kprune.errors import BadOptions, BadSample, KpruneError
@@ -13,7 +14,7 @@ from kprune.errors import BadOptions, BadSample, KpruneError
 
 def test_the_installed_script_is_the_command():
     (script,) = entry_points(group="console_scripts", name="kprune")
-    assert script.load() is main
+    assert script.load() is entry_point
 
 
 @pytest.mark.parametrize(

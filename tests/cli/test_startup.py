@@ -108,3 +108,10 @@ def test_an_interrupt_during_imports_is_one_line(moment):
     done = subprocess.run([sys.executable, "-c", INTERRUPTED, moment], capture_output=True, text=True, check=False)
     assert done.stderr == "kprune: interrupted; no model was written.\n"
     assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_the_installed_script_enters_where_interrupts_are_caught():
+    from importlib.metadata import entry_points
+
+    (script,) = entry_points(group="console_scripts", name="kprune")
+    assert script.value == "kprune.__main__:main"

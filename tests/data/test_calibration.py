@@ -97,3 +97,20 @@ def test_the_longest_input_runs_and_a_longer_one_fails(family, expected, tokeniz
     model(input_ids=torch.full((1, longest), 7))
     with pytest.raises((IndexError, RuntimeError)):
         model(input_ids=torch.full((1, longest + 1), 7))
+
+
+@pytest.mark.parametrize(("row", "least"), [(("a text",), 3), (("a text", "another one"), 5)])
+def test_a_length_without_room_for_text_is_refused(row, least):
+    tokenizer = task_data.load_tokenizer()
+    (batch,) = draw([row] * 5, tokenizer, tokens=10, max_length=least)
+    assert batch["input_ids"].shape[1] == least
+    with pytest.raises(KpruneError, match=rf"max_length is {least - 1}, but the tokenizer adds \d special tokens"):
+        draw([row] * 5, tokenizer, tokens=10, max_length=least - 1)
+
+
+def test_a_data_frame_with_two_columns_of_one_name_is_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([["a text", "another"]] * 3, columns=["text", "text"])
+    for columns in ((), ("text",)):
+        with pytest.raises(KpruneError, match="the sample has two columns 'text'; rename one of them"):
+            draw(frame, task_data.load_tokenizer(), tokens=10, max_length=16, columns=columns)

@@ -169,3 +169,54 @@ def test_a_table_is_not_read_as_lines(name, tmp_path):
     (tmp_path / name).write_text("text,y\nfine,1\n")
     with pytest.raises(KpruneError, match=f"{name} is a table by its ending, not a file of lines; read it with"):
         read_lines(tmp_path / name)
+
+
+@pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_two_columns_of_one_name_are_refused(suffix, delimiter, tmp_path):
+    path = tmp_path / f"twice.{suffix}"
+    path.write_text(delimiter.join(["text", "label", "text"]) + "\n" + delimiter.join(["one", "1", "two"]) + "\n")
+    with pytest.raises(KpruneError, match="has two columns 'text'; rename one of them in the first line"):
+        read_rows(path, ["text"])
+
+
+@pytest.mark.parametrize(
+    ("header", "is_suspicious"),
+    [
+        ("text,label", False),
+        ("Review Text,Sentiment (0 to 4)", False),
+        (",text,label", False),  # pandas writes its index without a name
+        ("a good film with many good scenes,positive", True),
+        ("fine,1", True),
+    ],
+)
+def test_a_header_that_looks_like_data_gets_a_warning(header, is_suspicious, tmp_path, caplog):
+    path = tmp_path / "table.csv"
+    path.write_text(header + "\n" + ",".join(["word"] * len(header.split(","))) + "\n")
+    list(read_table(path))
+    assert ("is read as column names" in caplog.text) == is_suspicious
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_row_with_too_few_cells_is_refused_by_its_line(suffix, tmp_path):
+    path = tmp_path / f"short.{suffix}"
+    delimiter = "," if suffix == "csv" else "\t"
+    path.write_text("\n".join([delimiter.join(["text", "label"]), delimiter.join(["one", "1"]), "two", ""]))
+    with pytest.raises(KpruneError, match="line 3, has fewer cells than the header has columns"):
+        read_rows(path, ["text"])
+
+
+def test_quotes_of_a_tsv_writer_get_a_warning(tmp_path, caplog):
+    texts = ["plain", 'he said "no"']
+    for quoted in (False, True):
+        cells = [f'"{text.replace(chr(34), chr(34) * 2)}"' if quoted else text for text in texts]
+        (tmp_path / "table.tsv").write_text("\n".join(["text", *cells, ""]))
+        assert [row for (row,) in read_rows(tmp_path / "table.tsv")] == cells
+        assert ("are in quotes" in caplog.text) == quoted
+
+
+def test_labelled_rows_without_text_are_counted(caplog):
+    rows = [{"text": "a text", "y": 1}, {"text": " ", "y": 0}, {"text": None, "y": 0}]
+    assert len(read_test(rows, ["text"], name="mine").rows) == 1
+    assert not caplog.text
+    assert len(read_test(rows, ["text"], "y", name="mine").rows) == 1
+    assert "2 of 3 rows of mine have no text and are left out" in caplog.text

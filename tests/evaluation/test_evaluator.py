@@ -9,6 +9,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from task_data import load_tokenizer
 
+import kprune
 from kprune import Evaluation, KpruneError, Test
 from kprune.data.tasks import TASKS
 from kprune.evaluation.evaluator import check_compatible
@@ -225,3 +226,15 @@ def test_the_check_reads_every_label_and_accepts_a_fitting_test():
     check_compatible(model, load_tokenizer(), test)
     with pytest.raises(KpruneError, match="row 98 of sst2 has the label 2"):
         check_compatible(model, load_tokenizer(), replace(test, references=[*test.references[:98], 2, 0]))
+
+
+def test_an_invented_tokenizer_is_refused():
+    class Invented:
+        """What transformers 5 makes up for a folder without a tokenizer."""
+
+        def get_vocab(self):
+            return {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
+
+    test = Test("mine", None, [("a text",)] * 4, [0, 1, 2, 0])
+    with pytest.raises(KpruneError, match="has 5 tokens, and the model a vocabulary of 99; use the tokenizer that"):
+        kprune.evaluate(tiny.tiny_model(), Invented(), test)

@@ -1,3 +1,6 @@
+import json
+import logging
+
 import pytest
 import torch
 from command_line import write_checkpoint
@@ -78,3 +81,53 @@ def test_only_half_precision_is_copied(checkpoint):
     single = float32_copy(half)
     assert (single.dtype, half.dtype) == (torch.float32, torch.float16)
     assert float32_copy(single) is single
+
+
+@pytest.mark.real
+def test_an_embedders_default_prompt_is_before_every_text_as_in_sentence_transformers(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    from kprune.jobs.demo import embedded_model
+    from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
+
+    dense = SentenceTransformer(str(embedded_model().folder), prompts={"q": "query: "}, default_prompt_name="q")
+    dense.save(str(tmp_path / "dense"))
+    pairs = Test("pairs", None, [(f"an egg costs {n} coins", f"the price of {n} eggs") for n in range(30)], None)
+    prepared = prepare(Source(tmp_path / "dense"), pairs, pairs, PruneConfig(), tokens=10**6)
+    texts = [text for row in pairs.rows for text in row]
+    meant = {tuple(ids) for ids in prepared.tokenizer(["query: " + text for text in texts])["input_ids"]}
+    rows = [row for batch in prepared.batches for row in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    assert {tuple(ids[mask.bool()].tolist()) for ids, mask in rows} == meant
+    assert all(text.startswith("query: ") for row in prepared.test.rows for text in row)
+
+    scored = Test("scored", None, pairs.rows, [float(n % 7) for n in range(30)], ("pearson",))
+    score = evaluate_checkpoint(Source(tmp_path / "dense"), scored).figures[0].value
+    first, second = (torch.tensor(dense.encode(list(column))) for column in zip(*pairs.rows, strict=True))
+    cosines = torch.nn.functional.cosine_similarity(first, second)
+    expected = torch.corrcoef(torch.stack([cosines, torch.tensor(scored.references)]))[0, 1]
+    assert score == pytest.approx(100 * float(expected), abs=1e-3)
+
+
+def test_two_embedders_with_other_prompts_are_not_compared(tmp_path):
+    from kprune.jobs.evaluate_checkpoint import require_same_inputs
+
+    sources = []
+    for prompt in ("query: ", ""):
+        folder = write_checkpoint(tmp_path / f"with {prompt}", "embedding")
+        config = {"prompts": {"q": prompt}, "default_prompt_name": "q"}
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
+        sources.append(Source(folder))
+    with pytest.raises(KpruneError, match=r"have different default prompts \('query: ' and ''\)"):
+        require_same_inputs(*sources)
+
+
+def test_a_reranker_with_one_text_per_row_gets_a_warning(tmp_path, caplog):
+    folder = write_checkpoint(tmp_path / "reranker", "regression")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "sentence_transformers": {"version": "4.0.0"}}))
+    pairs = [(f"question {n}", f"passage {n}") for n in range(40)]
+    with caplog.at_level(logging.WARNING):
+        prepare(Source(folder), Test("pairs", None, pairs, None), None, PruneConfig(), tokens=100)
+        assert "is a reranker" not in caplog.text
+        prepare(Source(folder), Test("lines", None, [row[:1] for row in pairs], None), None, PruneConfig(), tokens=100)
+    assert "reranker is a reranker, and lines has one text per row" in caplog.text

@@ -118,7 +118,7 @@ def test_batches_of_the_wrong_form_are_refused(batches, message):
         examples_of(batches)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILY_NAMES)
+@pytest.mark.parametrize("family", tiny.CORE_FAMILIES)
 def test_inputs_fit_exactly_if_the_model_runs_on_them(family):
     model = tiny.tiny_model(family, "embedding")
     positions, vocabulary = max_positions(model.config), model.config.vocab_size
@@ -141,3 +141,15 @@ def test_inputs_fit_exactly_if_the_model_runs_on_them(family):
             require_fit([{"input_ids": ids}], model.config)
         with pytest.raises((IndexError, RuntimeError)):
             model(input_ids=ids[None])
+
+
+@pytest.mark.parametrize("segment", [-1, 2])
+def test_a_segment_without_an_embedding_is_refused(segment):
+    batch = tiny.batched(tiny.texts(4))[0]
+    batch["token_type_ids"] = torch.full_like(batch["input_ids"], 1)
+    examples = examples_of([batch])
+    require_fit(examples, tiny.tiny_config("bert"))
+    require_fit(examples, tiny.tiny_config("distilbert"))  # has no segments, and ignores them
+    examples[0]["token_type_ids"][0] = segment
+    with pytest.raises(BadSample, match=rf"have the segment {segment}, but the model has segments 0 to 1"):
+        require_fit(examples, tiny.tiny_config("bert"))

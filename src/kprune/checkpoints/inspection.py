@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kprune.checkpoints.files import GRAPH_FILES
 from kprune.checkpoints.source import Source
-from kprune.errors import BadCheckpoint
 from kprune.models.pruned_shape import Record, apply, dense_units, record_of
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
@@ -52,8 +50,7 @@ def inspect(folder: str | Path, length: float | None = None) -> Inspection:
     Weights that are missing, or that do not fit the config and the record, are an error.
     """
     source = Source(folder)
-    if not any(source.encoder.glob("*.safetensors")) and any((source.encoder / name).is_file() for name in GRAPH_FILES):
-        raise BadCheckpoint(f"{folder} holds a graph, not a checkpoint; inspect the folder that it was exported from.")
+    source.require_checkpoint()
     config = source.load_config()
     record = record_of(config)
     source.require_weights(config)

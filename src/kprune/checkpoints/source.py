@@ -18,7 +18,7 @@ import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
-from kprune.checkpoints.files import PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
+from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
 from kprune.checkpoints.names import hub_name, short_name
 from kprune.checkpoints.tokenizer_checks import require_fit, require_tokenizer
 from kprune.checkpoints.validation import require_complete, require_same_layers, require_same_shapes, tensor_shapes
@@ -129,15 +129,37 @@ class Source:
     @property
     def pooling(self) -> str:
         """The pooling of the sentence-transformers folder; mean if it names none."""
-        for entry in self.modules:
-            if entry["type"].endswith("Pooling"):
-                config = _read_json(self.folder / entry["path"] / "config.json")
-                if "pooling_mode" in config:
-                    return str(config["pooling_mode"])
-                flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
-                modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
-                return "+".join(modes) or "mean"
-        return "mean"
+        config = self._pooling_config()
+        if "pooling_mode" in config:
+            return str(config["pooling_mode"])
+        flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
+        modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
+        return "+".join(modes) or "mean"
+
+    def _pooling_config(self) -> dict[str, Any]:
+        """The config of the Pooling module; empty if there is none."""
+        paths = [entry["path"] for entry in self.modules if entry["type"].endswith("Pooling")]
+        return _read_json(self.folder / paths[0] / "config.json") if paths else {}
+
+    @property
+    def prompt(self) -> str:
+        """The text that sentence-transformers puts before every text by default; empty if the folder names none."""
+        config = _read_json(self.folder / "config_sentence_transformers.json")
+        name, prompts = config.get("default_prompt_name"), config.get("prompts")
+        if name is None:
+            return ""
+        prompt = prompts.get(name) if isinstance(prompts, dict) else None
+        if not isinstance(prompt, str):
+            raise BadCheckpoint(
+                f"{self.folder}/config_sentence_transformers.json has the default prompt {name!r:.60}, which is none "
+                "of its prompts; correct default_prompt_name."
+            )
+        if prompt and self._pooling_config().get("include_prompt") is False:
+            raise BadCheckpoint(
+                f"{self.folder} pools its tokens without those of its default prompt (include_prompt is false), which "
+                "kprune cannot do; set default_prompt_name to null."
+            )
+        return prompt
 
     @property
     def max_length(self) -> int | None:
@@ -152,6 +174,7 @@ class Source:
 
     def load(self) -> PreTrainedModel:
         """The model in its stored dtype, with the head that its config names."""
+        self.require_checkpoint()
         config = self.load_config()
         with reading(self.encoder):
             family_of(config)  # raises for an unsupported family before any weight is read
@@ -229,6 +252,14 @@ class Source:
         if isinstance(labels, int) and widest is not None and labels > widest:
             raise BadCheckpoint(
                 f"{self.encoder}/config.json declares {labels} labels, and no weight is that wide; restore the folder."
+            )
+
+    def require_checkpoint(self) -> None:
+        """Raise if the folder holds an exported graph in the place of weights."""
+        is_graph = any((self.encoder / name).is_file() for name in GRAPH_FILES)
+        if is_graph and not any(self.encoder.glob("*.safetensors")):
+            raise BadCheckpoint(
+                f"{self.folder} holds a graph, not a checkpoint; pass the folder that it was exported from."
             )
 
     def require_weights(self, config: PreTrainedConfig) -> None:

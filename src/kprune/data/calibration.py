@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from kprune.data.rows import Row, row_of, texts_and_labels
+from kprune.data.rows import Row, row_of, texts_and_labels, warn_of_blank_rows
 from kprune.errors import BadSample
 from kprune.models.families import max_positions
 
@@ -45,6 +45,7 @@ def draw(
     if tokens < 1:
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
     rows, labels = _rows_and_labels(rows, columns, labels)
+    _require_room(rows, tokenizer, max_length)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
@@ -78,7 +79,19 @@ def _rows_and_labels(
         return rows, None
     if len(labels) != len(found):
         raise BadSample(f"the sample has {len(found)} rows and {len(labels)} labels; give one for each row.")
+    warn_of_blank_rows(len(found) - len(rows), len(found), "the sample")
     return rows, [label for row, label in zip(found, labels, strict=True) if row is not None]
+
+
+def _require_room(rows: Sequence[Row], tokenizer: Any, max_length: int) -> None:
+    """Raise if `max_length` leaves no room for text: some tokenizers then do not truncate at all."""
+    texts = len(rows[0]) if rows else 1
+    special = tokenizer.num_special_tokens_to_add(pair=texts == 2)
+    if max_length < special + texts:
+        raise BadSample(
+            f"max_length is {max_length}, but the tokenizer adds {special} special tokens to each input; "
+            f"use {special + texts} or more (128 is usual)."
+        )
 
 
 def longest_input(tokenizer: Any, config: PreTrainedConfig) -> int:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 from kprune.data.rows import Line, Row, Table, as_rows
 from kprune.errors import BadSample
+
+LONGEST_COLUMN_NAME = 5
+"""Words above which the name of a column is probably a text."""
+
+log = logging.getLogger(__name__)
 
 
 def read_lines(path: str | Path) -> list[Row]:
@@ -89,20 +96,53 @@ def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path]
         reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting)
         rows = []
         try:
+            _check_header(path, reader.fieldnames or ())
             for row in reader:
                 if None in row:  # DictReader's key for cells beyond the header
                     raise BadSample(
                         f"{path}, line {reader.line_num}, has more cells than the header has columns; "
                         f"put texts that contain {delimiter!r} in quotes, or use JSONL."
                     )
+                if None in row.values():
+                    raise BadSample(
+                        f"{path}, line {reader.line_num}, has fewer cells than the header has columns; add the missing "
+                        "cells, or use JSONL if a text contains a line break."
+                    )
                 rows.append(row)
         except csv.Error as error:
             raise BadSample(
                 f"{path} is not a table with {delimiter!r} between cells ({error}); correct the file."
             ) from error
+        if quoting == csv.QUOTE_NONE and any(map(_is_quoted, chain.from_iterable(row.values() for row in rows))):
+            log.warning("cells of %s are in quotes, which are read as text; write CSV if they are not part of it", path)
         return rows
 
     return read
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell is in quotes, with the quotes inside doubled, as a writer of CSV does it."""
+    return len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in cell[1:-1]
+
+
+def _check_header(path: Path, header: Sequence[str]) -> None:
+    """Raise if two columns have one name; log a warning if the header looks like a row of data."""
+    repeated = [name for number, name in enumerate(header) if name in header[:number]]
+    if repeated:
+        raise BadSample(f"{path} has two columns {repeated[0]!r}; rename one of them in the first line.")
+    data = [name for name in header if len(name.split()) > LONGEST_COLUMN_NAME or _is_number(name)]
+    if data:
+        log.warning(
+            "the first line of %s is read as column names, such as %.60r; add names if it has none", path, data[0]
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_parquet(path: Path) -> Table:

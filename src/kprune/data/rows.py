@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ Texts = tuple[str | None, ...]
 
 QUESTION_AND_CONTEXT = ("question", "context")
 REMEDY = "pass a list of texts, of pairs or of dicts, a Dataset, a DataFrame, a Series or an iterator"
+
+log = logging.getLogger(__name__)
 
 
 class Line(dict[str, Any]):
@@ -35,10 +38,20 @@ def as_rows(data: Any, columns: Sequence[str] = (), *, source: str = "the data")
 
 def labelled_rows(data: Any, columns: Sequence[str], label: str | None, source: str) -> Iterator[tuple[Row, Any]]:
     """The rows of `as_rows` with the value in the column `label`; rows with an empty text are skipped."""
+    rows = blank = 0
     for texts, value in texts_and_labels(data, columns, label, source):
         row = row_of(texts)
+        rows, blank = rows + 1, blank + (row is None)
         if row is not None:
             yield row, value
+    if label is not None:
+        warn_of_blank_rows(blank, rows, source)
+
+
+def warn_of_blank_rows(blank: int, rows: int, source: str) -> None:
+    """Log how many rows with a label have no text: scores are of the others."""
+    if blank:
+        log.warning("%d of %d rows of %s have no text and are left out", blank, rows, source)
 
 
 def row_of(texts: Texts) -> Row | None:
@@ -82,6 +95,10 @@ def _entries(data: Any, source: str) -> Iterable[Any]:
         raise BadSample(f"{source} has the splits {', '.join(map(str, data))}; pass one of them.")
     if not isinstance(data, Mapping | str | bytes | bytearray | io.IOBase):
         if hasattr(data, "to_dict") and hasattr(data, "iloc") and hasattr(data, "columns"):
+            names = list(data.columns)
+            repeated = [name for number, name in enumerate(names) if name in names[:number]]
+            if repeated:
+                raise BadSample(f"{source} has two columns {repeated[0]!r}; rename one of them.")
             rows: list[Any] = data.to_dict("records")
             return rows
         values = data.tolist() if hasattr(data, "tolist") else data

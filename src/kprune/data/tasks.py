@@ -226,6 +226,11 @@ def read_test(
     return thin(Test(name, None, [row for row, _ in pairs], references, metrics), limit)
 
 
+def with_prompt(test: Test, prompt: str) -> Test:
+    """The test with a prompt before every text."""
+    return replace(test, rows=[tuple(prompt + text for text in row) for row in test.rows]) if prompt else test
+
+
 def thin(test: Test, limit: int | None) -> Test:
     """The test with at most `limit` rows, evenly spaced; the choice is deterministic."""
     if limit is None or limit >= len(test.rows):

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from kprune.checkpoints.tokenizer_checks import require_fit
 from kprune.data.calibration import longest_input
 from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, thin
@@ -189,6 +190,7 @@ def _make_scorer(
             f"{test.name} has no right answers; name the column that has them (--label-column), "
             "or compare with the dense model (--against)."
         )
+    require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
     limits = [longest_input(tokenizer, model.config) for model in models]
     return scorer_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
 

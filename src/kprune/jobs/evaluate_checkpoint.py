@@ -6,8 +6,9 @@ from kprune.checkpoints.source import Source
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
-from kprune.jobs.preparation import Prepared, length_limit
+from kprune.jobs.preparation import Prepared, as_read_by, length_limit
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
+from kprune.models.outputs import kind_of
 from kprune.runtime.devices import on_device
 
 
@@ -22,10 +23,11 @@ def evaluate_checkpoint(
 ) -> Evaluation:
     """The evaluation of a model folder on a test; `against` is another folder to compare with."""
     if against is not None:
-        require_same_vocabulary(source, against)
+        require_same_inputs(source, against)
     source.warn_of_unread_modules()
     tokenizer = source.load_tokenizer()
     model = on_device(source.load(), device)
+    test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
     limit = length_limit(source, max_length)
     prepared = Prepared(source, model, tokenizer, [], test, limit)
     return evaluate_models(
@@ -38,8 +40,13 @@ def evaluate_checkpoint(
     )
 
 
-def require_same_vocabulary(source: Source, other: Source) -> None:
-    """Raise if two models do not read the same tokens."""
+def require_same_inputs(source: Source, other: Source) -> None:
+    """Raise if two models do not read the same tokens for the same text."""
+    if source.prompt != other.prompt:
+        raise KpruneError(
+            f"{source.name} and {other.name} have different default prompts ({source.prompt!r:.60} and "
+            f"{other.prompt!r:.60}), so they read different texts; give both the same default_prompt_name and prompts."
+        )
     ours, theirs = source.load_tokenizer().get_vocab(), other.load_tokenizer().get_vocab()
     if ours != theirs:
         raise KpruneError(

@@ -13,7 +13,7 @@ from kprune.deploy.exporter import Exported, export
 from kprune.errors import BadOptions
 from kprune.evaluation.evaluator import Evaluation, check_compatible
 from kprune.jobs.data_options import DataOptions
-from kprune.jobs.preparation import Prepared, length_limit
+from kprune.jobs.preparation import Prepared, as_read_by, length_limit
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
 from kprune.models.outputs import QUESTION_ANSWERING, kind_of
 
@@ -36,6 +36,7 @@ def export_checkpoint(
     model = source.load()
     test = named or (_stock_test(model, source) if int8 else None)
     if test is not None:
+        test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
         check_compatible(model, source.load_tokenizer(), test, pooling=source.pooling)
     exported = export(source, folder, to=to, int8=int8, overwrite=overwrite, model=model)
     if test is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -14,12 +15,14 @@ from kprune.checkpoints.source import Source
 from kprune.config import DEFAULT_TOKENS, PruneConfig, RunConfig
 from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
-from kprune.data.tasks import EMBEDDING, Test
+from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.evaluation.evaluator import check_compatible
 from kprune.models.families import family_of
 from kprune.models.outputs import Prediction, kind_of
 from kprune.pruning.pruner import Pruner
 from kprune.runtime.devices import on_device
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -71,9 +74,11 @@ def prepare(
     model = on_device(source.load(), device)
     if in_float32:
         model = model.float()
-    if test is not None:
-        check_compatible(model, tokenizer, test, pooling=source.pooling)
     kind = kind_of(model, pooling=source.pooling)
+    sample = as_read_by(source, sample, kind.name)
+    if test is not None:
+        test = as_read_by(source, test, kind.name)
+        check_compatible(model, tokenizer, test, pooling=source.pooling)
     rows = sample.rows
     if kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
@@ -87,6 +92,24 @@ def prepare(
         labels=training_labels(sample, kind.name, model.config) if with_labels else None,
     )
     return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
+
+
+def as_read_by(source: Source, test: Test, kind: str) -> Test:
+    """The test's texts as the folder's library passes them to the model: an embedder's with its default prompt.
+
+    A reranker that gets one text per row gets a warning: it scores pairs.
+    """
+    if source.sentence_class == "CrossEncoder" and len(test.rows[0]) == 1:
+        log.warning(
+            "%s is a reranker, and %s has one text per row: scores of single texts mean nothing; name two columns",
+            source.title,
+            test.name,
+        )
+    if kind != EMBEDDING:
+        if source.prompt:
+            log.warning("%s has the default prompt %r, which is not applied to its texts", source.title, source.prompt)
+        return test
+    return with_prompt(test, source.prompt)
 
 
 def length_limit(source: Source, *others: int | None) -> int:

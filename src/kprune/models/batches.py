@@ -173,11 +173,27 @@ def require_fit(examples: Sequence[Example], config: PreTrainedConfig) -> None:
             f"the text has the token {int(wrong[0])}, but the model's embedding has tokens 0 to "
             f"{config.vocab_size - 1}; use the model's own tokenizer, or enlarge the embedding before fine-tuning."
         )
+    _require_segments(examples, config)
     longest, positions = max(len(example["input_ids"]) for example in examples), max_positions(config)
     if longest > positions:
         raise BadSample(
             f"an input has {longest} tokens, but the model has {positions} positions; truncate inputs at "
             f"max_length={positions} or less."
+        )
+
+
+def _require_segments(examples: Sequence[Example], config: PreTrainedConfig) -> None:
+    """Raise if the model has no embedding for a segment of `token_type_ids`."""
+    segments = getattr(config, "type_vocab_size", None)
+    given = [example["token_type_ids"] for example in examples if "token_type_ids" in example]
+    if not isinstance(segments, int) or not segments or not given:
+        return
+    ids = torch.cat(given)
+    wrong = ids[(ids < 0) | (ids >= segments)]
+    if len(wrong):
+        raise BadSample(
+            f"token_type_ids have the segment {int(wrong[0])}, but the model has segments 0 to {segments - 1}; "
+            "use the model's own tokenizer, or leave token_type_ids out."
         )
 
 

@@ -32,6 +32,7 @@ from kprune.pruning.progress import Clock, Progress
 from kprune.pruning.registry import METHODS, resolve
 from kprune.pruning.result import Outcome, Pruned, Step
 from kprune.pruning.run import Run, Shared, mask_of, prices_of
+from kprune.pruning.sample_rank import warn_of_uniform_text
 from kprune.pruning.sampling import require_enough, require_finite_weights, sample_for
 from kprune.pruning.streams import Streams
 from kprune.pruning.teacher import TeacherPredictions, teacher_of
@@ -102,6 +103,7 @@ class Pruner:
         sample = sample_for(model, kind, ordinary_batches(batches), self.config)
         require_enough(sample, sublayers, self.requested.ridge)
         teacher = teacher_of(model)
+        warn_of_uniform_text(teacher, sample)
         self._given = sample
         predictions = TeacherPredictions(teacher, kind, sample, offload=self.run_config.offload)
         self.shared = Shared(teacher, sample, predictions)
