@@ -30,10 +30,10 @@ def tasks_command(as_json: bool) -> None:
 @json_option
 def families_command(as_json: bool) -> None:
     """List the model families that can be pruned."""
-    from kprune.models.families import announced_families
+    from kprune.models.families import FAMILIES
     from kprune.report.bars import out
 
-    families = announced_families()
+    families = FAMILIES
     if as_json:
         click.echo(json.dumps({name: asdict(family) for name, family in families.items()}))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -12,12 +12,18 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from kprune.errors import BadSample
-from kprune.models.families import max_positions
+from kprune.models.families import family_of, max_positions
 
 REMEDY = "pass tokenised batches, such as those of kprune.draw"
 
 Example = dict[str, Tensor]
-"""Tensors of one input, each of shape (length,), by the model's argument names."""
+"""Tensors of one input by the model's argument names, each of shape (length, …) if it has an entry per token.
+
+`attention_mask` is always there. For images and sound it only counts the tokens that the model makes of them.
+"""
+
+OTHER_INPUTS = ("pixel_values", "input_features", "input_values")
+"""Main inputs of models that do not read tokens: images, spectrograms and waveforms."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Batch:
     """Examples of similar length, padded to the longest."""
 
     inputs: dict[str, Tensor]
-    """The model's arguments, each of shape (examples, length)."""
+    """The model's arguments, each of shape (examples, …)."""
     mask: Tensor
     """True at real tokens; (examples, length)."""
     example: Tensor
@@ -59,8 +65,12 @@ class Batch:
         """Some of the examples, padded to their longest."""
         length = int(self.mask[rows].any(0).nonzero().max()) + 1
         mask = self.mask[rows, :length]
+        per_token = self.mask.shape
         return Batch(
-            inputs={name: value[rows, :length] for name, value in self.inputs.items()},
+            inputs={
+                name: value[rows, :length] if value.shape[:2] == per_token else value[rows]
+                for name, value in self.inputs.items()
+            },
             mask=mask,
             example=self.example[rows],
             labels=None if self.labels is None else self.labels[rows],
@@ -110,10 +120,26 @@ def as_batches(batches: Any) -> Iterator[Mapping[str, Tensor]]:
         yield batch
 
 
-def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
-    """The examples of tokenised batches, or of one batch, without the padding around them."""
+def examples_of(
+    batches: Iterable[Mapping[str, Tensor]], length_of: Callable[[dict[str, Tensor]], int] | None = None
+) -> list[Example]:
+    """The examples of tokenised batches, or of one batch, without the padding around them.
+
+    `length_of` counts the tokens that a model makes of a batch of one image or sound.
+    """
     examples: list[Example] = []
+    lengths: dict[tuple[int, ...], int] = {}
     for batch in as_batches(batches):
+        name = next((name for name in OTHER_INPUTS if name in batch), None)
+        if name is not None and "input_ids" not in batch:
+            for example in _other_examples(batch, name):
+                shape = tuple(example[name].shape)
+                if shape not in lengths:
+                    if length_of is None:
+                        raise BadSample(f"the model reads tokens, and a batch has {name}; {REMEDY}.")
+                    lengths[shape] = length_of({name: example[name][None]})
+                examples.append({**example, "attention_mask": torch.ones(lengths[shape], dtype=torch.long)})
+            continue
         per_token, labels = _checked(batch)
         if examples and set(per_token) != set(examples[0]) - ({"labels"} if labels is not None else set()):
             raise BadSample(
@@ -132,6 +158,26 @@ def examples_of(batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:
     return examples
 
 
+def _other_examples(batch: Mapping[str, Tensor], name: str) -> Iterator[Example]:
+    """The images or sounds of a batch, each with its label if there is one; a waveform without its padding."""
+    values = _tensor(name, batch[name])
+    least = 2 if name == "input_values" else 3
+    if values.dim() < least or not values.is_floating_point():
+        raise BadSample(
+            f"{name} have the shape {tuple(values.shape)} and the type {values.dtype}; pass the processor's output."
+        )
+    mask = batch.get("attention_mask") if name == "input_values" else None
+    labels = _tensor("labels", batch["labels"]) if "labels" in batch else None
+    for row in range(len(values)):
+        value = values[row].cpu()
+        if mask is not None:
+            value = value[_tensor("attention_mask", mask)[row].bool().cpu()]
+        example = {name: value}
+        if labels is not None and labels.dim() == 1:
+            example["labels"] = labels[row].cpu()
+        yield example
+
+
 def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
     """The tensors of a batch with an entry per token, and its labels if there is one per example."""
     if "input_ids" not in batch:
@@ -145,7 +191,7 @@ def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | N
         raise BadSample(
             f"attention_mask has shape {tuple(mask.shape)} and input_ids {tuple(ids.shape)}; they must be equal."
         )
-    per_token = {name: value for name, value in tensors.items() if value.shape == ids.shape}
+    per_token = {name: value for name, value in tensors.items() if value.shape[:2] == ids.shape}
     per_token["attention_mask"] = mask
     labels = tensors.get("labels")
     has_one_each = labels is not None and labels.shape == ids.shape[:1] != ids.shape
@@ -164,6 +210,14 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 def require_fit(examples: Sequence[Example], config: PreTrainedConfig) -> None:
     """Raise if the model has no embedding for a token, or too few positions for an example."""
+    expected = family_of(config).inputs
+    if expected not in examples[0]:
+        raise BadSample(
+            f"a {config.model_type!r} model reads {expected}, but the batches have {sorted(examples[0])}; pass the output "
+            "of the model's own tokenizer or processor."
+        )
+    if expected != "input_ids":
+        return
     ids = torch.cat([example["input_ids"] for example in examples])
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise BadSample(f"input_ids have the type {ids.dtype}, not integers; pass the tokenizer's output.")
@@ -205,13 +259,15 @@ def regroup(
     `most_padding` is the largest share of a batch's tokens that may be padding. The longest come first: later batches
     then fit into the memory that the first ones freed, and the process does not grow.
     """
-    lengths = [len(example["input_ids"]) for example in examples]
+    lengths = [len(example["attention_mask"]) for example in examples]
+    shapes = [_unpadded_shape(example) for example in examples]
     groups: list[list[int]] = []
     real = 0
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+    for number in sorted(range(len(lengths)), key=lambda number: (lengths[number], shapes[number])):
         # In ascending order, the current example is the longest of its batch.
         padded = (len(groups[-1]) + 1) * lengths[number] if groups else 0
-        if groups and padded <= tokens and padded - real - lengths[number] <= most_padding * padded:
+        is_alike = bool(groups) and shapes[groups[-1][0]] == shapes[number]
+        if is_alike and padded <= tokens and padded - real - lengths[number] <= most_padding * padded:
             groups[-1].append(number)
             real += lengths[number]
         else:
@@ -221,6 +277,11 @@ def regroup(
     return Sample(batches, len(examples), sum(int(batch.mask.sum()) for batch in batches))
 
 
+def _unpadded_shape(example: Example) -> tuple[int, ...]:
+    """The shape of an image or a sound, which is not padded; empty for tokens."""
+    return next((tuple(example[name].shape) for name in OTHER_INPUTS if name in example), ())
+
+
 def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch.device) -> Batch:
     fill = {"input_ids": pad_id, "labels": -100}
     inputs = {
@@ -228,7 +289,7 @@ def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch
             torch.nn.utils.rnn.pad_sequence(
                 [example[name] for example in examples], batch_first=True, padding_value=fill.get(name, 0)
             )
-            if examples[0][name].dim()
+            if examples[0][name].dim() and name not in OTHER_INPUTS
             else torch.stack([example[name] for example in examples])
         ).to(device)
         for name in examples[0]
@@ -236,6 +297,8 @@ def _pad(examples: list[Example], numbers: list[int], pad_id: int, device: torch
     labels = inputs.pop("labels", None)
     is_per_example = labels is not None and labels.dim() == 1
     mask = inputs["attention_mask"].bool()
+    if "input_ids" not in inputs:
+        del inputs["attention_mask"]
     return Batch(
         inputs=inputs,
         mask=mask,

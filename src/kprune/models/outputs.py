@@ -93,6 +93,9 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     """Normalised sentence embeddings, (examples, d), from (examples, length, d) and the mask of real tokens."""
     if pooling == "cls":
         pooled = hidden[:, 0]
+    elif pooling == "lasttoken":
+        last = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(1)
+        pooled = hidden[torch.arange(len(hidden), device=hidden.device), last]
     elif pooling == "max":
         pooled = hidden.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
     else:
@@ -100,16 +103,31 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return torch.nn.functional.normalize(pooled, dim=-1)
 
 
-POOLINGS = ("mean", "cls", "max")
+POOLINGS = ("mean", "cls", "max", "lasttoken", "pooler")
+
+
+def _pooled(outputs: Any, batch: Batch, pooling: str) -> Tensor:
+    """Normalised embeddings, (examples, d): the model's own, if it has a projection or with `pooler`, or pooled."""
+    for name in ("image_embeds", "text_embeds", *(["pooler_output"] if pooling == "pooler" else [])):
+        own: Tensor | None = getattr(outputs, name, None)
+        if own is not None:
+            return torch.nn.functional.normalize(own, dim=-1)
+    if pooling == "pooler":
+        raise UnsupportedModel("the model has no pooled output; use the pooling cls or mean.")
+    return pool(outputs.last_hidden_state, batch.mask, pooling)
 
 
 def _embedding(pooling: str) -> OutputKind:
     return OutputKind(
         "embedding",
         is_distribution=False,
-        read=lambda outputs, batch: _rows(pool(outputs.last_hidden_state, batch.mask, pooling)[:, None, :], batch),
+        read=lambda outputs, batch: _rows(_pooled(outputs, batch, pooling)[:, None, :], batch),
         averages_tokens=pooling == "mean",
     )
+
+
+def _states(outputs: Any, batch: Batch) -> Prediction:
+    return _token_rows(torch.nn.functional.normalize(outputs.last_hidden_state, dim=-1), batch, batch.mask)
 
 
 CLASSIFICATION = OutputKind("classification", True, _classes)
@@ -117,12 +135,21 @@ MULTI_LABEL = OutputKind("multi-label classification", True, _labels)
 REGRESSION = OutputKind("regression", False, _classes)
 QUESTION_ANSWERING = OutputKind("question answering", True, _span)
 TOKEN_CLASSIFICATION = OutputKind("token classification", True, _tokens)
+CTC = OutputKind("speech recognition", True, _tokens)
 MASKED_LM = OutputKind("masked language model", True, _vocabulary, is_vocabulary=True)
+CAUSAL_LM = OutputKind("causal language model", True, _vocabulary, is_vocabulary=True)
+ENCODER_STATES = OutputKind("encoder states", False, _states)
 
+CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")
+EMBEDDERS = ("ModelWithProjection",)
 BY_CLASS_SUFFIX = {
     "ForQuestionAnswering": QUESTION_ANSWERING,
     "ForTokenClassification": TOKEN_CLASSIFICATION,
+    "ForAudioFrameClassification": TOKEN_CLASSIFICATION,
+    "ForCTC": CTC,
     "ForMaskedLM": MASKED_LM,
+    "ForCausalLM": CAUSAL_LM,
+    "LMHeadModel": CAUSAL_LM,
 }
 
 
@@ -130,10 +157,12 @@ def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
     """The output kind of a model, by its class and its config's `problem_type`."""
     if pooling not in POOLINGS:
         raise UnsupportedModel(f"unknown pooling {pooling!r}; use one of {', '.join(POOLINGS)}.")
-    if model is model.base_model:
-        return _embedding(pooling)
     name = type(model).__name__
-    if name.endswith("ForSequenceClassification"):
+    if runs_encoder_only(model):
+        if name.endswith(("ForConditionalGeneration", "Model")):
+            return ENCODER_STATES
+        raise UnsupportedModel(f"cannot prune a {name}: its head reads a decoder; prune the encoder's own class.")
+    if name.endswith(CLASSIFIERS):
         problem = model.config.problem_type
         if problem == "multi_label_classification":
             return MULTI_LABEL
@@ -141,7 +170,14 @@ def kind_of(model: PreTrainedModel, *, pooling: str = "mean") -> OutputKind:
     for suffix, kind in BY_CLASS_SUFFIX.items():
         if name.endswith(suffix):
             return kind
+    if model is model.base_model or name.endswith(EMBEDDERS):
+        return _embedding(pooling)
     raise UnsupportedModel(
         f"cannot prune a {name}: unknown kind of outputs; supported: the bare encoder, "
-        f"ForSequenceClassification, {', '.join(BY_CLASS_SUFFIX)}."
+        f"{', '.join((*CLASSIFIERS, *EMBEDDERS, *BY_CLASS_SUFFIX))}."
     )
+
+
+def runs_encoder_only(model: PreTrainedModel) -> bool:
+    """Whether the model has a decoder that reads the pruned encoder; passes end with the encoder's states."""
+    return hasattr(model.base_model, "encoder") and hasattr(model.base_model, "decoder")

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kprune.models.batches import Batch
-from kprune.models.families import Family, family_of
+from kprune.models.families import family_of
+from kprune.models.family import Family
 from kprune.models.hooks import by_example, forward_as, on_consumer_output, on_residual
+from kprune.models.outputs import runs_encoder_only
 from kprune.models.sublayer import Sublayer
 
 
@@ -28,9 +30,11 @@ class _Reached(Exception):
 
 def call(model: PreTrainedModel, batch: Batch) -> Any:
     """The model's outputs on a batch."""
-    options = {"use_cache": False} if family_of(model.config).causal else {}
+    options = {"use_cache": False} if family_of(model.config).has_cache else {}
+    called = model.get_encoder() if runs_encoder_only(model) else model
     # With hidden states requested, transformers would attach hooks of its own to the layers, permanently.
-    return model(**batch.inputs, output_hidden_states=False, output_attentions=False, return_dict=True, **options)
+    inputs = {n: v.to(model.dtype) if v.is_floating_point() else v for n, v in batch.inputs.items()}
+    return called(**inputs, output_hidden_states=False, output_attentions=False, return_dict=True, **options)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:
@@ -71,6 +75,14 @@ def embed(model: PreTrainedModel, batch: Batch) -> Tensor:
     return streams[0]
 
 
+def stream_length(model: PreTrainedModel, inputs: dict[str, Tensor]) -> int:
+    """Tokens (patches, frames) in the stream of an input that has no token numbers."""
+    on_device = {name: value.to(model.device) for name, value in inputs.items()}
+    batch = Batch(on_device, torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, dtype=torch.long), None, None, None)
+    with torch.no_grad():
+        return embed(model, batch).shape[1]
+
+
 def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor, *, at_ffn: bool = False) -> Tensor:
     """The stream after layer `index`, given the stream before it, or the one at its FFN."""
     with _starting_at(model, index, stream, at_ffn), _output_of(layers_of(model)[index], ends_pass=True) as output:
@@ -79,7 +91,9 @@ def advance(model: PreTrainedModel, batch: Batch, index: int, stream: Tensor, *,
 
 
 def pass_attention(model: PreTrainedModel, ffn: Sublayer, batch: Batch, stream: Tensor) -> Tensor:
-    """The stream at a layer's FFN, given the stream before the layer."""
+    """The stream at a layer's FFN, given the stream before the layer; in a parallel layer they are the same."""
+    if ffn.family.is_parallel:
+        return stream
     streams: list[Tensor] = []
 
     def stop(stream: Tensor) -> None:
@@ -96,7 +110,10 @@ class Observation:
     """What reached one sublayer on one batch."""
 
     stream: Tensor
-    """The residual stream X that the sublayer's output is added to, at real tokens; (tokens, d)."""
+    """The residual stream X that the sublayer's output is added to, at real tokens; (tokens, d).
+
+    Zero where the output is normalised before it is added: such a sublayer is fitted to its own output.
+    """
     features: Tensor
     """Features at real tokens; (tokens, features)."""
     consumer_input: Tensor
@@ -106,18 +123,28 @@ class Observation:
 def watch(model: PreTrainedModel, sublayer: Sublayer, batch: Batch, stream: Tensor) -> Observation:
     """The features that a sublayer makes of the stream at it; the pass ends at the consumer."""
     inputs: list[Tensor] = []
+    added = [stream]
 
     def stop(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         inputs.append(args[0][..., : sublayer.features])  # an emptied sublayer has no features
         raise _Reached
 
-    with (
-        _starting_at(model, sublayer.index, stream, at_ffn=sublayer.kind == "ffn"),
-        suppress(_Reached),
-        sublayer.consumer.register_forward_pre_hook(stop),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(_starting_at(model, sublayer.index, stream, at_ffn=sublayer.kind == "ffn"))
+        if sublayer.family.is_parallel and sublayer.kind == "ffn":
+            stack.enter_context(on_consumer_output(_attention_beside(sublayer), added.append, batch.mask.shape))
+        stack.enter_context(suppress(_Reached))
+        stack.enter_context(sublayer.consumer.register_forward_pre_hook(stop))
         call(model, batch)
-    return Observation(batch.real(stream), batch.real(by_example(inputs[0], batch.mask.shape)), inputs[0])
+    residual = batch.real(sum(added[1:], added[0]))
+    if sublayer.block.is_normed:
+        residual = torch.zeros_like(residual)
+    return Observation(residual, batch.real(by_example(inputs[0], batch.mask.shape)), inputs[0])
+
+
+def _attention_beside(ffn: Sublayer) -> Sublayer:
+    """The attention block of an FFN's layer."""
+    return Sublayer(ffn.layer, ffn.index, "attention", ffn.family)
 
 
 @contextmanager
@@ -126,7 +153,7 @@ def replayed(sublayer: Sublayer, consumer_input: Tensor) -> Iterator[None]:
     block = sublayer.block
     made = sublayer.consumer(consumer_input) if block.consumer_is_inside else consumer_input
     with ExitStack() as stack:
-        stack.enter_context(forward_as(sublayer.module, lambda *args, **kwargs: _returned(block.returns_tuple, made)))
+        stack.enter_context(forward_as(sublayer.module, lambda *args, **kwargs: _returned(block.returns, made)))
         if not block.consumer_is_inside:  # an activation may lie between the module and the consumer
             stack.enter_context(sublayer.consumer.register_forward_pre_hook(lambda module, args: (consumer_input,)))
         yield
@@ -135,25 +162,35 @@ def replayed(sublayer: Sublayer, consumer_input: Tensor) -> Iterator[None]:
 def pass_layer(
     model: PreTrainedModel, sublayers: Sequence[Sublayer], batch: Batch, stream: Tensor
 ) -> tuple[list[Tensor], Tensor]:
-    """X + Sub(X) of each of one layer's sublayers, (tokens, d) of real tokens, and the stream after the layer."""
-    residuals: dict[Sublayer, Tensor] = {}
-    sums: dict[Sublayer, Tensor] = {}
-    index, shape = sublayers[0].index, batch.mask.shape
+    """X + Sub(X) of each of one layer's sublayers, (tokens, d) of real tokens, and the stream after the layer.
+
+    Where the output is normalised before it is added, Sub(X) alone. In a parallel layer, the FFN's X has the
+    attention's output added.
+    """
+    residuals: dict[str, Tensor] = {}
+    sums: dict[str, Tensor] = {}
+    index, shape, family = sublayers[0].index, batch.mask.shape, sublayers[0].family
+    watched = [_attention_beside(sublayers[0]), *sublayers] if sublayers[0].kind == "ffn" else sublayers
     with ExitStack() as stack:
         stack.enter_context(_starting_at(model, index, stream))
         output = stack.enter_context(_output_of(layers_of(model)[index], ends_pass=True))
-        for sublayer in sublayers:
+        for sublayer in watched if family.is_parallel else sublayers:
 
-            def keep(stream: Tensor, sublayer: Sublayer = sublayer) -> None:
-                residuals[sublayer] = stream
+            def keep(stream: Tensor, kind: str = sublayer.kind) -> None:
+                residuals[kind] = stream
 
             def add(output: Tensor, sublayer: Sublayer = sublayer) -> None:
-                sums[sublayer] = batch.real(residuals[sublayer] + output)
+                if sublayer.block.is_normed:
+                    sums[sublayer.kind] = batch.real(output)
+                elif family.is_parallel:
+                    sums[sublayer.kind] = batch.real(output) + sums.get("attention", batch.real(residuals["attention"]))
+                else:
+                    sums[sublayer.kind] = batch.real(residuals[sublayer.kind] + output)
 
             stack.enter_context(on_residual(sublayer, keep, shape))
             stack.enter_context(on_consumer_output(sublayer, add, shape))
         call(model, batch)
-    return [sums[sublayer] for sublayer in sublayers], output[0]
+    return [sums[sublayer.kind] for sublayer in sublayers], output[0]
 
 
 @contextmanager
@@ -177,25 +214,36 @@ def _starting_at(model: PreTrainedModel, index: int, stream: Tensor | None, at_f
         yield
         return
     family, layers = family_of(model.config), layers_of(model)
-    in_tuple = family.layers_return_tuple
+    values = family.layer_returns
+
+    def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return _returned(values, hidden_states)
+
     with ExitStack() as stack:
         _skip_embeddings(stack, model, family, stream)
         for layer in layers[:index]:
-            stack.enter_context(forward_as(layer, _return_input_in_tuple if in_tuple else _return_input))
+            stack.enter_context(forward_as(layer, skip))
         if index == len(layers):
-            stack.enter_context(forward_as(layers[-1], lambda *args, **kwargs: _returned(in_tuple, stream)))
+            stack.enter_context(forward_as(layers[-1], lambda *args, **kwargs: _returned(values, stream)))
         else:
             stack.enter_context(_fed(layers[index], stream))
-        if at_ffn:
+        if at_ffn and not family.is_parallel:
             _skip_attention(stack, layers[index], family, stream)
         yield
 
 
 def _skip_embeddings(stack: ExitStack, model: PreTrainedModel, family: Family, stream: Tensor) -> None:
     """Let the embeddings return an expanded zero: only its shape is used."""
+    if family.embeddings is None:
+        return
     embeddings = model.base_model.get_submodule(family.embeddings)
-    width = next(module.embedding_dim for module in embeddings.modules() if isinstance(module, nn.Embedding))
-    zeros = stream.new_zeros(()).expand(*stream.shape[:-1], width)
+    shape = tuple(stream.shape)
+    if family.inputs == "input_ids":
+        width = next(module.embedding_dim for module in embeddings.modules() if isinstance(module, nn.Embedding))
+        shape = (*stream.shape[:-1], width)
+    elif family.inputs == "input_values":  # convolutions, whose output is (examples, channels, frames)
+        shape = (stream.shape[0], model.config.conv_dim[-1], stream.shape[1])
+    zeros = stream.new_zeros(()).expand(shape)
     stack.enter_context(forward_as(embeddings, lambda *args, **kwargs: zeros))
 
 
@@ -207,7 +255,7 @@ def _skip_attention(stack: ExitStack, layer: nn.Module, family: Family, stream: 
         stack.enter_context(forward_as(middle, lambda *args, **kwargs: stream))
     output = stream if family.mid_stream is not None else torch.zeros_like(stream)
     attention = layer.get_submodule(block.module)
-    stack.enter_context(forward_as(attention, lambda *args, **kwargs: _returned(block.returns_tuple, output)))
+    stack.enter_context(forward_as(attention, lambda *args, **kwargs: _returned(block.returns, output)))
 
 
 @contextmanager
@@ -223,13 +271,6 @@ def _fed(layer: nn.Module, stream: Tensor) -> Iterator[None]:
         yield
 
 
-def _return_input(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return hidden_states
-
-
-def _return_input_in_tuple(hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-    return hidden_states, None
-
-
-def _returned(as_tuple: bool, output: Tensor) -> Any:
-    return (output, None) if as_tuple else output
+def _returned(values: int, output: Tensor) -> Any:
+    """The output as a module returns it: alone, or as the first of several values."""
+    return output if values == 1 else (output, *[None] * (values - 1))

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
+from kprune.models.canonical import to_canonical
 from kprune.models.families import family_of
 from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.resize import keep_first
@@ -27,7 +28,7 @@ Record = dict[str, Any]
 
 def dense_units(config: PreTrainedConfig) -> dict[str, int]:
     """Units of each kind in every layer of the dense model."""
-    return {kind: getattr(config, block.dense_units) for kind, block in family_of(config).blocks.items()}
+    return {kind: block.units_of(config) for kind, block in family_of(config).blocks.items()}
 
 
 def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | None:
@@ -100,6 +101,7 @@ def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
 def apply(record: Record, model: PreTrainedModel) -> None:
     """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
+    to_canonical(model)
     for sublayer in find(model):
         units = record["per_layer"][sublayer.index][sublayer.kind]
         keep_first(sublayer, units)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.pytorch_utils import Conv1D
 
+from kprune.models.family import Block
 from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.sublayer import BiasOnly, Sublayer
 
@@ -18,17 +23,21 @@ class PassThrough(nn.Module):
     replaced module is kept under its own name, and applied.
     """
 
-    def __init__(self, consumer_name: str | None, consumer: nn.Module, returns_tuple: bool) -> None:
+    def __init__(self, block: Block, consumer: nn.Module, layer_index: int) -> None:
         super().__init__()
-        self.consumer_name = consumer_name
-        self.returns_tuple = returns_tuple
-        if consumer_name is not None:
-            self.add_module(consumer_name, consumer)
+        self.consumer_name = block.consumer.removeprefix(block.module + ".") if block.consumer_is_inside else None
+        self.returns, self.cache, self.layer_index = block.returns, block.cache, layer_index
+        if self.consumer_name is not None:
+            self.add_module(self.consumer_name, consumer)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        cache = kwargs.get(self.cache)
+        if cache is not None:  # the lowest layer's entry tells generate() how many tokens it has seen
+            nothing = hidden_states.new_empty(len(hidden_states), 0, hidden_states.shape[1], 1)
+            cache.update(nothing, nothing, self.layer_index)
         if self.consumer_name is not None:
             hidden_states = self.get_submodule(self.consumer_name)(hidden_states)
-        return (hidden_states, None) if self.returns_tuple else hidden_states
+        return hidden_states if self.returns == 1 else (hidden_states, *[None] * (self.returns - 1))
 
 
 def columns_of(keep: Tensor, width: int) -> Tensor:
@@ -59,41 +68,66 @@ def keep_first(sublayer: Sublayer, units: int) -> None:
 
 def _select(sublayer: Sublayer, kept: Tensor | slice, count: int) -> None:
     """Keep the units with the given numbers in every projection, and rewrite the counts."""
-    units, width = sublayer.units, sublayer.width
-    if sublayer.block.head_bias is not None:
+    units, block = sublayer.units, sublayer.block
+    if block.head_bias is not None:
         heads = kept_heads(sublayer)
         keep_heads(sublayer, heads[kept] if isinstance(kept, slice) else [heads[number] for number in kept.tolist()])
-    for producer, stacked in zip(sublayer.producers, sublayer.block.producers.values(), strict=True):
-        # Rows are ordered by stacked matrix, unit and row of the unit.
-        _replace(producer, "weight", producer.weight.unflatten(0, (stacked, units, -1))[:, kept].flatten(0, 2))
+    for path, dim in sublayer.parameters.items():
+        parameter = sublayer.layer.get_parameter(path)
+        _replace(sublayer.layer, path, _cut(parameter, dim, units, [1], kept))
+    for (path, stack), producer in zip(block.producers.items(), sublayer.producers, strict=True):
+        heights = sublayer.heights(stack)
+        _replace_weight(sublayer.layer, path, _cut(producer.weight, 0, units, heights, kept))
         if producer.bias is not None:
-            _replace(producer, "bias", producer.bias.unflatten(0, (stacked, units, -1))[:, kept].flatten())
-        producer.out_features = len(producer.weight)
-    consumer = sublayer.consumer
-    _replace(consumer, "weight", consumer.weight.unflatten(1, (units, width))[:, kept].flatten(1))
-    consumer.in_features = consumer.weight.shape[1]
+            _replace(sublayer.layer, path + ".bias", _cut(producer.bias, 0, units, heights, kept))
+    _replace_weight(sublayer.layer, block.consumer, _cut(sublayer.consumer.weight, 1, units, [1], kept))
     _rewrite_counts(sublayer, count)
 
 
+def _cut(tensor: Tensor, dim: int, units: int, heights: list[int], kept: Tensor | slice) -> Tensor:
+    """The entries of the kept units along a dimension, which is ordered by stacked matrix, unit and row of the unit."""
+    rows = tensor.shape[dim] // sum(heights)
+    parts = tensor.split([rows * height for height in heights], dim)
+    where = (slice(None),) * dim
+    return torch.cat([part.unflatten(dim, (units, -1))[(*where, kept)].flatten(dim, dim + 1) for part in parts], dim)
+
+
 def _rewrite_counts(sublayer: Sublayer, units: int) -> None:
-    values = {"units": units, "features": units * sublayer.width}
+    values = {"units": units, "features": sublayer.features, "queries": units * sublayer.queries_per_unit}
     for path, counted in sublayer.block.counts:
-        owner, _, attribute = path.rpartition(".")
-        setattr(sublayer.layer.get_submodule(owner), attribute, values[counted])
+        owner_path, _, attribute = path.rpartition(".")
+        owner = attrgetter(owner_path)(sublayer.layer)
+        if isinstance(owner, PreTrainedConfig):  # all layers share it: this one gets a copy
+            owner = copy.copy(owner)
+            module_path, _, name = owner_path.rpartition(".")
+            setattr(sublayer.layer.get_submodule(module_path), name, owner)
+        setattr(owner, attribute, values[counted])
 
 
 def _empty(sublayer: Sublayer) -> None:
     block = sublayer.block
     remaining = BiasOnly(sublayer.consumer)
-    name = block.consumer.removeprefix(block.module + ".") if block.consumer_is_inside else None
-    bypass = PassThrough(name, remaining, block.returns_tuple)
+    bypass = PassThrough(block, remaining, sublayer.index)
     bypass.train(sublayer.layer.training)
     sublayer.layer.set_submodule(block.module, bypass)
     if not block.consumer_is_inside:
         sublayer.layer.set_submodule(block.consumer, remaining)
 
 
-def _replace(module: nn.Module, name: str, value: Tensor) -> None:
+def _replace_weight(layer: nn.Module, path: str, weight: Tensor) -> None:
+    """Set the weight of a Linear, or of a Conv1D, which keeps it as in × out."""
+    module = layer.get_submodule(path)
+    if isinstance(module, Conv1D):
+        _replace(layer, path + ".weight", weight.T)
+        module.nx, module.nf = module.weight.shape
+    else:
+        _replace(layer, path + ".weight", weight)
+        module.out_features, module.in_features = weight.shape
+
+
+def _replace(layer: nn.Module, path: str, value: Tensor) -> None:
+    owner, _, name = path.rpartition(".")
+    module = layer.get_submodule(owner)
     old: nn.Parameter = getattr(module, name)
     # clone(): a slice is otherwise a view that keeps the whole dense weight alive.
-    setattr(module, name, nn.Parameter(value.clone(), requires_grad=old.requires_grad))
+    setattr(module, name, nn.Parameter(value.clone(memory_format=torch.contiguous_format), requires_grad=old.requires_grad))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from kprune.errors import UnsupportedModel
-from kprune.models.families import Block, family_of
+from kprune.models.families import family_of
+from kprune.models.family import Block, Family, Stack
 
 
 class BiasOnly(nn.Module):
@@ -24,7 +27,7 @@ class BiasOnly(nn.Module):
     weight: Tensor
     in_features = 0
 
-    def __init__(self, consumer: nn.Linear | BiasOnly) -> None:
+    def __init__(self, consumer: Projection | BiasOnly) -> None:
         super().__init__()
         self.out_features: int = consumer.out_features
         self.register_parameter("bias", consumer.bias)
@@ -33,6 +36,44 @@ class BiasOnly(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         zeros = torch.zeros_like(hidden_states)
         return zeros if self.bias is None else zeros + self.bias  # an expanded view could not be written to
+
+
+class TransposedLinear:
+    """A Conv1D of GPT-2, whose weight is in × out, with the attributes of a Linear; its weight is a view."""
+
+    def __init__(self, module: Conv1D) -> None:
+        self.module = module
+
+    @property
+    def weight(self) -> Tensor:
+        weight: Tensor = self.module.weight.T
+        return weight
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        bias: nn.Parameter | None = self.module.bias
+        return bias
+
+    @property
+    def out_features(self) -> int:
+        return len(self.weight)
+
+    @property
+    def in_features(self) -> int:
+        return self.weight.shape[1]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.module(inputs)
+        return output
+
+    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.register_forward_pre_hook(*args, **kwargs)
+
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.register_forward_hook(*args, **kwargs)
+
+
+Projection = nn.Linear | TransposedLinear
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,25 +85,36 @@ class Sublayer:
     """Number of the layer, from 0 at the bottom."""
     kind: str
     """`attention` or `ffn`."""
-    block: Block
+    family: Family
+
+    @property
+    def block(self) -> Block:
+        return self.family.blocks[self.kind]
 
     @property
     def name(self) -> str:
         return f"layer {self.index} {self.kind}"
 
     @property
-    def consumer(self) -> nn.Linear | BiasOnly:
+    def consumer(self) -> Projection | BiasOnly:
         module = self.layer.get_submodule(self.block.consumer)
-        if not isinstance(module, BiasOnly):
-            self._require_linear(module, self.block.consumer)
-        return module  # type: ignore[return-value]
+        return module if isinstance(module, BiasOnly) else self._projection(self.block.consumer)
 
     @property
-    def producers(self) -> list[nn.Linear]:
-        modules = [self.layer.get_submodule(path) for path in self.block.producers]
-        for module, path in zip(modules, self.block.producers, strict=True):
-            self._require_linear(module, path)
-        return modules  # type: ignore[return-value]
+    def producers(self) -> list[Projection]:
+        return [self._projection(path) for path in self.block.producers]
+
+    def heights(self, stack: Stack) -> list[int]:
+        """Relative heights of the matrices that are stacked in one weight."""
+        if isinstance(stack, int):
+            return [1] * stack
+        return [part if isinstance(part, int) else int(attrgetter(part)(self.layer)) for part in stack]
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The block's further parameters that the layer has, each with the dimension that is divided among units."""
+        present = dict(self.layer.named_parameters())
+        return {path: dim for path, dim in self.block.parameters.items() if path in present}
 
     @property
     def module(self) -> nn.Module:
@@ -89,16 +141,25 @@ class Sublayer:
         return self.features // self.width
 
     @property
+    def queries_per_unit(self) -> int:
+        """Query heads of a unit: several with grouped queries, else one."""
+        return prod(int(attrgetter(path)(self.layer)) for path in self.block.unit_width[1:])
+
+    @property
     def weights_per_unit(self) -> int:
         """Entries of all projections that belong to one unit."""
         return sum(linear.weight.numel() for linear in (*self.producers, self.consumer)) // self.units
 
-    def _require_linear(self, module: nn.Module, path: str) -> None:
+    def _projection(self, path: str) -> Projection:
+        module = self.layer.get_submodule(path)
+        if type(module) is Conv1D:
+            return TransposedLinear(module)
         if type(module) is not nn.Linear:
             raise UnsupportedModel(
                 f"cannot prune {self.name}: {path} is of type {type(module).__name__}, not a plain torch Linear; "
                 "merge adapters and load the model without quantization first."
             )
+        return module
 
 
 def find(model: PreTrainedModel) -> list[Sublayer]:
@@ -106,7 +167,7 @@ def find(model: PreTrainedModel) -> list[Sublayer]:
     family = family_of(model.config)
     layers = model.base_model.get_submodule(family.layers)
     return [
-        Sublayer(layer, index, kind, block)
+        Sublayer(layer, index, kind, family)
         for index, layer in enumerate(layers.children())
-        for kind, block in family.blocks.items()
+        for kind in family.blocks
     ]

@@ -24,10 +24,12 @@ CHECKED = 8
 def hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
     """Give the student the dtypes and `requires_grad` of the model that it was made from."""
     given = dict(chain(model.named_parameters(), model.named_buffers()))
+    first = next(model.parameters())  # for parameters that only the canonical form has
     for name, tensor in chain(student.named_parameters(), student.named_buffers()):
-        tensor.data = tensor.data.to(given[name].dtype)
+        own = given.get(name, first)
+        tensor.data = tensor.data.to(own.dtype)
         if isinstance(tensor, nn.Parameter):
-            tensor.requires_grad_(given[name].requires_grad)
+            tensor.requires_grad_(own.requires_grad)
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise NotFinite(f"the refitted {name} does not fit into {tensor.dtype}; load the model in float32.")
 

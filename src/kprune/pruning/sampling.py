@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
 from kprune.errors import BadSample, NotFinite
-from kprune.models.batches import Example, Sample, examples_of, regroup, require_fit
+from kprune.models.batches import OTHER_INPUTS, Example, Sample, examples_of, regroup, require_fit
 from kprune.models.outputs import OutputKind
+from kprune.models.passes import stream_length
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.memory_policy import activation_bytes
 from kprune.runtime.distributed import shard, world_size
@@ -37,11 +39,11 @@ def sample_for(
     per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
     if kind.is_vocabulary:
         per_token += 4 * model.config.vocab_size
-    examples = examples_of(batches)
+    examples = examples_of(batches, partial(stream_length, model))
     require_fit(examples, model.config)
     tokens = activation_bytes(config, model.num_parameters()) // (4 * per_token)
     # Several batches per process balance the load; one process uses the batches of two, for equal results.
-    tokens = min(tokens, sum(len(example["input_ids"]) for example in examples) // (4 * max(world_size(), 2)))
+    tokens = min(tokens, sum(len(example["attention_mask"]) for example in examples) // (4 * max(world_size(), 2)))
     sample = regroup(examples, tokens=tokens, pad_id=model.config.pad_token_id or 0, device=model.device)
     distinct = _distinct_lengths(examples, kind)
     sample = replace(sample, distinct_examples=len(distinct), distinct_tokens=sum(distinct))
@@ -59,10 +61,11 @@ def _distinct_lengths(examples: Sequence[Example], kind: OutputKind) -> list[int
     """Real tokens of each example, repetitions left out; the same text with other masked tokens is a repetition."""
     lengths: dict[bytes, int] = {}
     for example in examples:
-        ids, labels = example["input_ids"], example.get("labels")
+        inputs = next(name for name in ("input_ids", *OTHER_INPUTS) if name in example)
+        ids, labels = example[inputs], example.get("labels")
         if kind.is_vocabulary and labels is not None and labels.shape == ids.shape:
             ids = ids.where(labels == -100, labels)
-        lengths[ids.long().numpy().tobytes()] = int(example["attention_mask"].bool().sum())
+        lengths[ids.numpy().tobytes()] = int(example["attention_mask"].bool().sum())
     return list(lengths.values())
 
 

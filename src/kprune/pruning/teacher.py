@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
 from kprune.models.batches import Sample
+from kprune.models.canonical import to_canonical
 from kprune.models.families import family_of
 from kprune.models.first_token import first_token_only
 from kprune.models.outputs import OutputKind, Prediction
@@ -31,6 +32,7 @@ def teacher_of(model: PreTrainedModel) -> PreTrainedModel:
     is_coarse = any(t.is_floating_point() and t.element_size() < 4 for t in tensors)
     shared = {} if is_coarse else {id(t): t for t in tensors}
     teacher: PreTrainedModel = copy.deepcopy(model, shared).eval()
+    to_canonical(teacher)
     return teacher.float() if is_coarse else teacher
 
 

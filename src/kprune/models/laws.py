@@ -1,0 +1,229 @@
+"""Laws that a family's row must keep on a model, checked by running the model: a wrong row breaks at least one.
+
+`kprune check` runs them on any model, and the tests run them on every family.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from kprune.errors import UnsupportedModel
+from kprune.maths.flops import unit_flops
+from kprune.models.batches import Batch
+from kprune.models.hooks import masked
+from kprune.models.outputs import OutputKind
+from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, watch
+from kprune.models.pruned_shape import dense_units
+from kprune.models.resize import shrink
+from kprune.models.sublayer import BiasOnly, Sublayer, find
+
+TOLERANCE = 1e-4
+"""Largest difference between outputs that a law takes for rounding, relative to the largest output."""
+
+
+class LawBroken(UnsupportedModel):
+    """A row does not describe the model."""
+
+
+def check_units(model: PreTrainedModel) -> None:
+    """Law: projections divide among as many units as the config declares, in every layer."""
+    sublayers = find(model)
+    declared = dense_units(model.config)
+    if len(sublayers) != 2 * model.config.num_hidden_layers:
+        raise LawBroken(
+            f"the row finds {len(sublayers) // 2} layers, and the config declares {model.config.num_hidden_layers}; "
+            "correct its path of layers."
+        )
+    for sublayer in sublayers:
+        if isinstance(sublayer.consumer, BiasOnly):
+            continue
+        if sublayer.units != declared[sublayer.kind] or sublayer.units * sublayer.width != sublayer.features:
+            raise LawBroken(
+                f"{sublayer.name} has {sublayer.features} features, which are not {declared[sublayer.kind]} units of "
+                f"width {sublayer.width}; correct the row's dense_units or unit_width."
+            )
+        for (path, stack), producer in zip(sublayer.block.producers.items(), sublayer.producers, strict=True):
+            rows = sum(sublayer.heights(stack)) * sublayer.units
+            if producer.out_features % rows:
+                raise LawBroken(
+                    f"{path} of {sublayer.name} has {producer.out_features} rows, which do not divide among "
+                    f"{sublayer.units} units; correct the row's producers."
+                )
+
+
+@torch.no_grad()
+def check_removal(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
+    """Law: a model without some units computes what the dense model computes while those units are masked.
+
+    Some, one and no units of each kind are kept. That the masks have an effect is part of the law.
+    """
+    dense = _values(model, kind, batch)
+    for name, keeps in _selections(find(model)):
+        masks = {s: keep.to(s.consumer.weight) for s, keep in zip(find(model), keeps, strict=True) if s.units}
+        with masked(masks, batch.mask.shape):
+            expected = _values(model, kind, batch)
+        if torch.equal(expected, dense):
+            raise LawBroken(f"masking units ({name}) has no effect on the outputs; correct the row's consumers.")
+        small = copy.deepcopy(model)
+        try:
+            for sublayer, keep in zip(find(small), keeps, strict=True):
+                if sublayer.units:
+                    shrink(sublayer, keep)
+            actual = _values(small, kind, batch)
+        except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
+            raise LawBroken(
+                f"the model does not run without some units ({name}): {str(error).splitlines()[0]}"
+            ) from error
+        _require_close(f"removing units ({name}) is not masking them", actual, expected)
+
+
+def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]:
+    """Names and masks over units per sublayer: different numbers in different layers, one unit, and none."""
+    generator = torch.Generator().manual_seed(0)
+    some = []
+    for sublayer in sublayers:
+        keep = torch.rand(sublayer.units, generator=generator) < 0.6
+        keep[(sublayer.index % max(sublayer.units, 1)) : (sublayer.index % max(sublayer.units, 1)) + 1] = True
+        keep[-1:] = False if sublayer.units > 1 else keep[-1:]
+        if not keep.any():
+            keep[:1] = True
+        some.append(keep)
+    yield "some of each kind", some
+    for kind in ("attention", "ffn"):
+        last = [
+            torch.arange(s.units) == s.units - 1 if s.kind == kind else torch.ones(s.units, dtype=torch.bool)
+            for s in sublayers
+        ]
+        if any(not bool(keep.all()) for keep in last):
+            yield f"one {kind} unit left", last
+        yield f"no {kind} unit left in the lowest layer", [
+            torch.full((s.units,), not (s.kind == kind and s.index == 0), dtype=torch.bool) for s in sublayers
+        ]
+
+
+@torch.no_grad()
+def check_restart(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
+    """Law: a pass that starts at any sublayer gives the outputs of the whole pass."""
+    expected = _values(model, kind, batch)
+    stream = embed(model, batch)
+    for ffn in find(model)[1::2]:
+        index = ffn.index
+        actual = kind.read(forward(model, batch, start=index, stream=stream), batch).values
+        _require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
+        midway = pass_attention(model, ffn, batch, stream)
+        actual = kind.read(forward(model, batch, start=index, stream=midway, at_ffn=True), batch).values
+        _require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
+        after = advance(model, batch, index, stream)
+        _require_close(
+            f"layer {index} from its FFN on is not the whole layer",
+            advance(model, batch, index, midway, at_ffn=True),
+            after,
+        )
+        stream = after
+    actual = kind.read(forward(model, batch, start=index + 1, stream=stream), batch).values
+    _require_close("the head alone does not give the outputs of the whole pass", actual, expected)
+
+
+@torch.no_grad()
+def check_targets(model: PreTrainedModel, batch: Batch) -> None:
+    """Law: X + Sub(X), which refits aim at, is the stream that the layer makes, up to the norm after it."""
+    stream = embed(model, batch)
+    for attention, ffn in pairwise(find(model)):
+        if attention.kind == "ffn":
+            continue
+        midway = pass_attention(model, ffn, batch, stream)
+        targets, after = pass_layer(model, [attention, ffn], batch, stream)
+        for sublayer, target, before, result in (
+            (attention, targets[0], stream, midway),
+            (ffn, targets[1], midway, after),
+        ):
+            seen = watch(model, sublayer, batch, before)
+            own = seen.stream + sublayer.consumer(seen.features)
+            _require_close(f"the refit of {sublayer.name} reads other features than its target", own, target)
+            if not _is_stream(sublayer, target, batch, before, result):
+                raise LawBroken(
+                    f"X + Sub(X) of {sublayer.name} is not the stream after it, with or without a norm; correct the "
+                    "row's residual_input, mid_stream, is_normed or is_parallel."
+                )
+        stream = after
+
+
+def _is_stream(sublayer: Sublayer, target: Tensor, batch: Batch, before: Tensor, result: Tensor) -> bool:
+    """Whether the stream after a sublayer follows from its target."""
+    stream = batch.real(result)
+    if sublayer.family.is_parallel and sublayer.kind == "attention":
+        return True  # the sum of the layer's input and attention is no stream; the FFN's target contains it
+    candidates = [target]
+    for norm in sublayer.layer.modules():
+        weight = getattr(norm, "weight", None)
+        if not isinstance(norm, nn.Linear) and isinstance(weight, Tensor) and weight.shape == target.shape[-1:]:
+            normed = norm(target)
+            candidates.append(batch.real(before) + normed if sublayer.block.is_normed else normed)
+    if sublayer.block.is_normed:
+        candidates = candidates[1:]
+    return any(bool((each - stream).abs().max() <= TOLERANCE * stream.abs().max()) for each in candidates)
+
+
+@torch.no_grad()
+def check_flops(model: PreTrainedModel, batch: Batch) -> None:
+    """Law: units cost what torch's counter counts when they are removed; attention is counted in full, uncut by masks."""
+    dense = copy.deepcopy(model).requires_grad_(False)
+    dense.set_attn_implementation("eager")
+    examples, length = batch.mask.shape
+    for kind in ("attention", "ffn"):
+        small, expected = copy.deepcopy(dense), 0.0
+        for sublayer in find(small):
+            if sublayer.kind == kind and sublayer.units > 1:
+                attended = sublayer.width if kind == "attention" else 0
+                removed = sublayer.units - sublayer.units // 2
+                expected += removed * unit_flops(sublayer.weights_per_unit, length, attended) * examples
+                shrink(sublayer, torch.arange(sublayer.units) < sublayer.units // 2)
+        counted = _counted_flops(dense, batch) - _counted_flops(small, batch)
+        more = kind == "attention" and find(model)[0].family.uncounted is not None
+        if expected and (counted < expected if more else abs(counted - expected) > 1e-3 * expected):
+            raise LawBroken(
+                f"removing {kind} units saves {counted:,.0f} FLOPs by torch's counter and {expected:,.0f} by the row; "
+                "correct its producers."
+            )
+
+
+def _counted_flops(model: PreTrainedModel, batch: Batch) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter:
+        call(model, batch)
+    return int(counter.get_total_flops())
+
+
+def check_all(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
+    """All laws on one batch; raises `LawBroken` with the first that does not hold."""
+    laws: list[Callable[[], Any]] = [
+        lambda: check_units(model),
+        lambda: check_restart(model, kind, batch),
+        lambda: check_targets(model, batch),
+        lambda: check_removal(model, kind, batch),
+        lambda: check_flops(model, batch),
+    ]
+    for law in laws:
+        law()
+
+
+def _values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:
+    return kind.read(call(model, batch), batch).values
+
+
+def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
+    if actual.shape != expected.shape:
+        raise LawBroken(f"{what}: the shapes are {tuple(actual.shape)} and {tuple(expected.shape)}.")
+    finite = expected.isfinite()
+    scale = expected[finite].abs().max()
+    difference = (actual[finite] - expected[finite]).abs().max()
+    if not bool(difference <= TOLERANCE * scale):  # also true for NaN
+        raise LawBroken(f"{what}: outputs differ by {difference / scale:.1e} of the largest.")
