@@ -220,3 +220,12 @@ def test_labelled_rows_without_text_are_counted(caplog):
     assert not caplog.text
     assert len(read_test(rows, ["text"], "y", name="mine").rows) == 1
     assert "2 of 3 rows of mine have no text and are left out" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.csv", "\t"), ("a.csv", "|"), ("a.tsv", ",")])
+@pytest.mark.parametrize("columns", [(), ("text",)])
+def test_a_table_with_another_delimiter_is_refused(name, delimiter, columns, tmp_path):
+    path = tmp_path / name
+    path.write_text(f"text{delimiter}label\na good film{delimiter}1\n")
+    with pytest.raises(KpruneError, match=r"has the only column 'text.+label'; put '(,|.t)' between its cells"):
+        read_rows(path, columns)

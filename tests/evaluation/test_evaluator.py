@@ -232,9 +232,26 @@ def test_an_invented_tokenizer_is_refused():
     class Invented:
         """What transformers 5 makes up for a folder without a tokenizer."""
 
+        def __call__(self, *texts, **options):
+            raise AssertionError("it must not be used")
+
         def get_vocab(self):
             return {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 
     test = Test("mine", None, [("a text",)] * 4, [0, 1, 2, 0])
     with pytest.raises(KpruneError, match="has 5 tokens, and the model a vocabulary of 99; use the tokenizer that"):
         kprune.evaluate(tiny.tiny_model(), Invented(), test)
+
+
+@pytest.mark.parametrize("other", [None, "a-model-name", load_tokenizer])
+def test_what_is_no_model_or_tokenizer_is_refused_by_name(other):
+    model, test = tiny.tiny_model("bert", "classification", vocab_size=30522), Test("mine", None, ["a", "b"], [0, 1])
+    with pytest.raises(KpruneError, match=r"the tokenizer has the type \w+; pass a tokenizer"):
+        kprune.evaluate(model, other, test)
+    with pytest.raises(KpruneError, match=r"cannot evaluate a \w+; pass a transformers model"):
+        kprune.evaluate(other, load_tokenizer(), test)
+    with pytest.raises(KpruneError, match=r"cannot evaluate a BertTokenizer\w*; pass a transformers model"):
+        kprune.evaluate(load_tokenizer(), model, test)
+    if other is not None:
+        with pytest.raises(KpruneError, match=r"cannot evaluate a \w+; pass a transformers model"):
+            kprune.evaluate(model, load_tokenizer(), test, against=other)

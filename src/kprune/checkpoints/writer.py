@@ -42,6 +42,7 @@ def save(
     """
     folder = Path(folder)
     tokenizer = _tokenizer_for(pruned.model.config, folder, source, tokenizer)
+    _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
@@ -61,6 +62,31 @@ def save(
         (staging / "README.md").write_text(card, encoding="utf-8")
         written(staging)
     return folder
+
+
+def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:
+    """Log what a sentence-transformers folder loses, if the dense encoder is from one."""
+    if pruned.model is not pruned.model.base_model:
+        return  # it has a head
+    origin = _origin_folder(pruned.model.config)
+    if source is None and (origin is None or not (origin / "config.json").is_file()):
+        return
+    dense = source or Source(origin or "")
+    if not dense.is_sentence_transformer:
+        return
+    if source is None:
+        log.warning(
+            "%s is saved without the modules of sentence-transformers; pass save(…, source=Source(%r))",
+            folder,
+            str(dense.folder),
+        )
+    if pruned.config.pooling != dense.pooling:
+        log.warning(
+            "the sample was measured with %s pooling, but %s has another pooling: prune(…, pooling=%r) measures it",
+            pruned.config.pooling,
+            dense.title,
+            dense.pooling,
+        )
 
 
 def _tokenizer_for(config: PreTrainedConfig, folder: Path, source: Source | None, tokenizer: Any) -> Any:

@@ -6,6 +6,7 @@ import logging
 import random
 import re
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ def draw(
     With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
     `labels` gives one number per row; each batch then carries the labels of its rows.
     """
+    require_tokenizer_type(tokenizer)
+    tokens = _whole_number("tokens", tokens, "100,000")
+    max_length = _whole_number("max_length", max_length, "128")
     if tokens < 1:
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
     rows, labels = _rows_and_labels(rows, columns, labels)
@@ -67,6 +71,22 @@ def draw(
         raise BadSample("the sample has no text; pass a file or a data set with at least one row of text.")
     log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", tokens - missing, tokens)
     return batches
+
+
+def require_tokenizer_type(tokenizer: Any) -> None:
+    """Raise if an object is no tokenizer."""
+    if isinstance(tokenizer, type) or not (callable(tokenizer) and hasattr(tokenizer, "get_vocab")):
+        raise BadSample(
+            f"the tokenizer has the type {type(tokenizer).__name__}; pass a tokenizer, such as "
+            "AutoTokenizer.from_pretrained(folder)."
+        )
+
+
+def _whole_number(name: str, value: Any, example: str) -> int:
+    """The value as an int; raises if it is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or float(value) % 1 != 0:
+        raise BadSample(f"{name} is {value!r} ({type(value).__name__}); pass a whole number, such as {example}.")
+    return int(float(value))
 
 
 def _rows_and_labels(

@@ -13,7 +13,7 @@ from kprune.checkpoints.tokenizer_checks import require_fit
 from kprune.data.calibration import longest_input
 from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, thin
-from kprune.errors import BadSample, KpruneError
+from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
@@ -124,6 +124,7 @@ def evaluate(
     """
     started = perf_counter()
     models = [model] if against is None else [model, against]
+    _require_models(models)
     kind = kind_of(model, pooling=pooling)
     kinds = [kind, kind_of(against or model, pooling=against_pooling or pooling)]
     scorer = _make_scorer(models, tokenizer, test, kind, max_length)
@@ -193,6 +194,14 @@ def _make_scorer(
     require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
     limits = [longest_input(tokenizer, model.config) for model in models]
     return scorer_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
+
+
+def _require_models(models: Sequence[Any]) -> None:
+    for model in models:
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModel(
+                f"cannot evaluate a {type(model).__name__}; pass a transformers model (of a Pruned, its model)."
+            )
 
 
 def _require_kind(test: Test, kind: OutputKind, model: PreTrainedModel) -> None:
