@@ -11,7 +11,7 @@ from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.jobs.data_options import DataOptions
-from kprune.jobs.preparation import float32_copy, length_limit, prepare
+from kprune.jobs.preparation import as_read_by, float32_copy, length_limit, prepare
 
 pytest_plugins = ["command_fixtures"]
 
@@ -131,3 +131,12 @@ def test_a_reranker_with_one_text_per_row_gets_a_warning(tmp_path, caplog):
         assert "is a reranker" not in caplog.text
         prepare(Source(folder), Test("lines", None, [row[:1] for row in pairs], None), None, PruneConfig(), tokens=100)
     assert "reranker is a reranker, and lines has one text per row" in caplog.text
+
+
+def test_a_reader_of_questions_with_one_text_per_row_gets_a_warning(tmp_path, caplog):
+    source = Source(write_checkpoint(tmp_path / "reader", "question answering"))
+    for rows in ([("a question", "a context")], [("a text",)]):
+        as_read_by(source, Test("lines", None, rows, None), "question answering")
+        assert ("reader is a model for question answering, and lines has one text" in caplog.text) == (
+            len(rows[0]) == 1
+        )
