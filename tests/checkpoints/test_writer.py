@@ -193,12 +193,25 @@ def test_a_sentence_transformers_folder_that_is_not_named_gets_a_warning(tmp_pat
     assert "modules of sentence-transformers" not in caplog.text
     caplog.clear()
     kprune.save(pruned, tmp_path / "small")
-    assert "is saved without the modules of sentence-transformers; pass save(…, source=Source(" in caplog.text
+    assert "is saved without the modules of sentence-transformers; pass save(…, source='" in caplog.text
     assert "has another pooling" in caplog.text
     caplog.clear()
     pruned = kprune.prune(AutoModel.from_pretrained(tmp_path / "dense"), BATCHES, reduction=0.5, pooling="cls")
     kprune.save(pruned, tmp_path / "right", source=Source(tmp_path / "dense"))
     assert not caplog.text
+
+
+def test_only_results_and_folders_are_saved(dense, tmp_path):
+    pruned = prune_loaded(dense)
+    with pytest.raises(kprune.KpruneError, match=r"save takes the result of kprune\.prune, not a BertForSequence"):
+        kprune.save(pruned.model, tmp_path / "small")
+    with pytest.raises(kprune.KpruneError, match="a model folder is needed, not a BertForSequenceClassification; pass"):
+        kprune.save(pruned, tmp_path / "small", source=pruned.model)
+    files = [
+        sorted(path.name for path in kprune.save(pruned, tmp_path / name, source=source).iterdir())
+        for name, source in {"a": dense, "b": str(dense), "c": Source(dense)}.items()
+    ]
+    assert files[0] == files[1] == files[2]
 
 
 @pytest.mark.real

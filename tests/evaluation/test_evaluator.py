@@ -255,3 +255,26 @@ def test_what_is_no_model_or_tokenizer_is_refused_by_name(other):
     if other is not None:
         with pytest.raises(KpruneError, match=r"cannot evaluate a \w+; pass a transformers model"):
             kprune.evaluate(model, load_tokenizer(), test, against=other)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "message"),
+    [
+        (0, "max_length is 0, but the tokenizer adds 3 special tokens to each input; use 5 or more"),
+        (-5, "max_length is -5, but the tokenizer adds 3 special tokens"),
+        (4, "max_length is 4, but the tokenizer adds 3 special tokens"),
+        ("64", r"max_length is '64' \(str\); pass a whole number"),
+    ],
+)
+def test_a_length_without_room_for_text_is_refused(max_length, message):
+    model = tiny.tiny_model("bert", "classification", vocab_size=30522)
+    test = Test("mine", None, [("a", "b"), ("c", "d")], [0, 1])
+    with pytest.raises(KpruneError, match=message):
+        kprune.evaluate(model, load_tokenizer(), test, max_length=max_length)
+    assert kprune.evaluate(model, load_tokenizer(), test, max_length=5).examples == 2
+
+
+def test_a_test_without_rows_is_refused():
+    model = tiny.tiny_model("bert", "classification", vocab_size=30522)
+    with pytest.raises(KpruneError, match="mine has no rows; pass at least one"):
+        kprune.evaluate(model, load_tokenizer(), Test("mine", None, [], []))

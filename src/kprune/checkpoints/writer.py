@@ -17,7 +17,7 @@ from kprune.checkpoints.card import HasCardSection, model_card
 from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
-from kprune.errors import BadCheckpoint
+from kprune.errors import BadCheckpoint, KpruneError
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def save(
     pruned: Pruned,
     folder: str | Path,
     *,
-    source: Source | None = None,
+    source: Source | str | Path | None = None,
     tokenizer: Any = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
@@ -40,7 +40,10 @@ def save(
     was loaded. `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
     rename.
     """
+    if not isinstance(pruned, Pruned):
+        raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     folder = Path(folder)
+    source = None if source is None else Source.of(source)
     tokenizer = _tokenizer_for(pruned.model.config, folder, source, tokenizer)
     _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
@@ -76,7 +79,7 @@ def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> N
         return
     if source is None:
         log.warning(
-            "%s is saved without the modules of sentence-transformers; pass save(…, source=Source(%r))",
+            "%s is saved without the modules of sentence-transformers; pass save(…, source=%r)",
             folder,
             str(dense.folder),
         )

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.tokenizer_checks import require_fit
-from kprune.data.calibration import longest_input
+from kprune.data.calibration import longest_input, require_room, whole_number
 from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
@@ -183,6 +183,8 @@ def _make_scorer(
     """A scorer whose inputs fit all models."""
     if not isinstance(test, Test):
         raise BadSample(f"a model is evaluated on a Test, not on a {type(test).__name__}; make one with read_test.")
+    if not test.rows:
+        raise BadSample(f"{test.name} has no rows; pass at least one.")
     _require_kind(test, kind, models[0])
     if len(models) > 1:
         _require_comparable(kind, *models)
@@ -193,7 +195,10 @@ def _make_scorer(
         )
     require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
     limits = [longest_input(tokenizer, model.config) for model in models]
-    return scorer_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
+    if max_length is not None:
+        limits.append(whole_number("max_length", max_length, "128"))
+        require_room(test.rows[:1], tokenizer, limits[-1])
+    return scorer_for(test, kind.name, tokenizer, min(limits))
 
 
 def _require_models(models: Sequence[Any]) -> None:
