@@ -278,3 +278,14 @@ def test_a_test_without_rows_is_refused():
     model = tiny.tiny_model("bert", "classification", vocab_size=30522)
     with pytest.raises(KpruneError, match="mine has no rows; pass at least one"):
         kprune.evaluate(model, load_tokenizer(), Test("mine", None, [], []))
+
+
+@pytest.mark.parametrize("kind", ["regression", "embedding"])
+@pytest.mark.parametrize(("labels", "is_noted"), [([3.0, 3.0, 3.0], True), ([3.0, 3.0, 2.0], False), ([3.0], False)])
+def test_labels_that_are_all_equal_get_a_note(kind, labels, is_noted):
+    model = tiny.tiny_model("bert", kind, vocab_size=30522, pad_token_id=0)
+    test = Test("mine", None, [(f"one {n}", f"two {n * n}") for n in range(len(labels))], labels)
+    notes = kprune.evaluate(model, load_tokenizer(), test, against=model).notes
+    assert [note.startswith("all labels are 3, so that no correlation is defined") for note in notes] == [
+        True
+    ] * is_noted
