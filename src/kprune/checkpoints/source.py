@@ -70,6 +70,13 @@ class Source:
         if not (self.encoder / "config.json").is_file():
             raise BadCheckpoint(f"{self.encoder} holds no model (no config.json); pass the folder of a checkpoint.")
 
+    @classmethod
+    def of(cls, value: Any) -> Source:
+        """The value itself if it is a Source; a folder's name or path is read as one."""
+        if not isinstance(value, Source | str | Path):
+            raise KpruneError(f"a model folder is needed, not a {type(value).__name__}; pass one that was saved.")
+        return value if isinstance(value, Source) else cls(value)
+
     @property
     def encoder(self) -> Path:
         """The folder with the encoder's config and weights."""
