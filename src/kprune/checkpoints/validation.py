@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
@@ -90,10 +91,12 @@ def _expected_shapes(model: PreTrainedModel, stored: Shapes) -> dict[str, tuple[
     transformers renames the weights of some families when it loads them, and saves them under their old names.
     """
     own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    conversions = [each for each in get_model_conversion_mapping(model, add_legacy=False) if type(each) is not PrefixChange]
+    conversions = [
+        each for each in get_model_conversion_mapping(model, add_legacy=False) if type(each) is not PrefixChange
+    ]
     if not conversions:
         return own
-    carrier = SimpleNamespace(_weight_conversions=conversions, config=model.config)
+    carrier: Any = SimpleNamespace(_weight_conversions=conversions, config=model.config)
     tensors = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
     old = {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(carrier, tensors).items()}
     prefix = model.base_model_prefix + "."
