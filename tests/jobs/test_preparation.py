@@ -3,7 +3,7 @@ import logging
 
 import pytest
 import torch
-from command_line import write_checkpoint
+from command_line import write_checkpoint, write_decoder
 from task_data import load_tokenizer
 
 from kprune.checkpoints.source import Source
@@ -152,3 +152,29 @@ def test_a_module_after_the_pooling_is_named_by_each_job(job, tmp_path, caplog):
     else:
         evaluate_checkpoint(Source(folder), test)
     assert caplog.text.count("embeddings of dense are measured before 2_Dense (Dense)") == 1
+
+
+def test_a_decoder_is_prepared_on_packed_blocks(tmp_path, sample):
+    folder = write_decoder(tmp_path / "decoder")
+    prepared = prepare(Source(folder), sample, None, PruneConfig(), tokens=600, max_length=50)
+    assert [tuple(batch["input_ids"].shape) for batch in prepared.batches] == [(12, 50)]
+    assert all(bool(batch["attention_mask"].all()) for batch in prepared.batches)
+    longest = prepare(Source(folder), sample, None, PruneConfig(), tokens=600)
+    assert longest.batches[0]["input_ids"].shape == (3, 256)
+
+
+@pytest.mark.parametrize("kind", ["classification", "embedding"])
+def test_a_decoder_without_a_padding_token_classifies_batches(kind, tmp_path, sample, caplog):
+    folder = write_decoder(tmp_path / "decoder", kind, pad_token_id=None)
+    prepared = prepare(Source(folder), sample, None, PruneConfig(), tokens=600, max_length=50)
+    end = prepared.tokenizer.eos_token_id
+    assert prepared.model.config.pad_token_id == (end if kind == "classification" else None)
+    assert ("has no pad_token_id; it is set to" in caplog.text) == (kind == "classification")
+    batch = prepared.batches[0]
+    assert not bool(batch["attention_mask"].all())
+    with torch.no_grad():
+        whole = prepared.model(**batch)[0]
+        length = int(batch["attention_mask"][0].sum())
+        alone = prepared.model(input_ids=batch["input_ids"][:1, :length])[0]
+    whole = whole[:1] if kind == "classification" else whole[:1, :length]
+    assert torch.allclose(whole, alone, atol=1e-4)

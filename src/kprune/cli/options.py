@@ -63,7 +63,10 @@ def data_options(command: Any) -> Any:
             click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
             click.option("--subset", help="Configuration of the data set."),
             click.option(
-                "--max-length", type=click.IntRange(min=8), help="Truncate inputs here.  [default: the model's limit]"
+                "--max-length",
+                type=click.IntRange(min=8),
+                help="Truncate inputs here; of a causal language model, tokens per block of the sample.  "
+                "[default: the model's limit; blocks of 256]",
             ),
             click.option("--limit", type=click.IntRange(min=1), help="Test on this many rows, evenly spread."),
         ),

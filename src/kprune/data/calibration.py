@@ -1,4 +1,4 @@
-"""Rows of text to calibration batches: tokenised, drawn by seed, masked for masked language models."""
+"""Rows of text to calibration batches: tokenised, drawn by seed, masked or packed for language models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig
 
+from kprune.data.packing import draw_blocks
 from kprune.data.rows import Row, row_of, texts_and_labels, warn_of_blank_rows
 from kprune.errors import BadSample
 from kprune.models.families import max_positions
@@ -34,6 +36,7 @@ def draw(
     columns: Sequence[str] = (),
     seed: int = 0,
     masked: bool = False,
+    packed: bool = False,
     labels: Sequence[float] | None = None,
 ) -> list[dict[str, Tensor]]:
     """Tokenised batches of rows, drawn without replacement until they hold `tokens` tokens without padding.
@@ -41,6 +44,7 @@ def draw(
     `rows` are a list or an iterator of texts, of pairs of texts or of dicts, a Dataset, a DataFrame or a Series. Of
     dicts, `columns` names one or two columns; it may be left out where there is only one with text.
     With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
+    With `packed`, for causal language models, rows are joined and cut into blocks of `max_length` tokens.
     `labels` gives one number per row; each batch then carries the labels of its rows.
     """
     require_tokenizer_type(tokenizer)
@@ -49,6 +53,8 @@ def draw(
     if tokens < 1:
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
     rows, labels = _rows_and_labels(rows, columns, labels)
+    if packed:
+        return _draw_packed(rows, tokenizer, tokens, max_length, seed, has_labels=masked or labels is not None)
     require_room(rows, tokenizer, max_length)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(len(rows)))
@@ -67,10 +73,26 @@ def draw(
         missing -= int(lengths[:wanted].sum())
         if missing <= 0:
             return batches
+    _require_text(batches, tokens - missing, tokens)
+    return batches
+
+
+def _draw_packed(
+    rows: Sequence[Row], tokenizer: Any, tokens: int, length: int, seed: int, *, has_labels: bool
+) -> list[dict[str, Tensor]]:
+    if has_labels:
+        raise BadSample("blocks of joined rows have no masked tokens and no labels; leave masked and labels out.")
+    batches, held = draw_blocks(rows, tokenizer, tokens=tokens, length=length, seed=seed)
+    if held < tokens:
+        _require_text(batches, held, tokens)
+    return batches
+
+
+def _require_text(batches: Sequence[Any], held: int, tokens: int) -> None:
+    """Raise if the data have no text; log that they have less than was requested."""
     if not batches:
         raise BadSample("the sample has no text; pass a file or a data set with at least one row of text.")
-    log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", tokens - missing, tokens)
-    return batches
+    log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", held, tokens)
 
 
 def require_tokenizer_type(tokenizer: Any) -> None:
@@ -139,9 +161,16 @@ def python_documentation() -> list[str]:
 
 
 def _tokenize(rows: Sequence[Row], tokenizer: Any, max_length: int) -> dict[str, Tensor]:
-    """Rows as one padded batch of tensors."""
+    """Rows as one padded batch of tensors; the end-of-text token pads where the tokenizer has no padding token."""
     columns = (list(column) for column in zip(*rows, strict=True))
-    return dict(tokenizer(*columns, truncation=True, max_length=max_length, padding=True, return_tensors="pt"))
+    if tokenizer.pad_token_id is not None:
+        return dict(tokenizer(*columns, truncation=True, max_length=max_length, padding=True, return_tensors="pt"))
+    encoded = tokenizer(*columns, truncation=True, max_length=max_length)
+    fill = {"input_ids": tokenizer.eos_token_id or 0}
+    return {
+        name: pad_sequence([torch.tensor(entry) for entry in entries], True, fill.get(name, 0))
+        for name, entries in encoded.items()
+    }
 
 
 def _mask_tokens(batch: dict[str, Tensor], tokenizer: Any, generator: torch.Generator) -> dict[str, Tensor]:

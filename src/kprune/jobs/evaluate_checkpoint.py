@@ -6,7 +6,7 @@ from kprune.checkpoints.source import Source
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
-from kprune.jobs.preparation import Prepared, as_read_by, length_limit
+from kprune.jobs.preparation import Prepared, as_read_by, length_limit, with_padding
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
 from kprune.models.outputs import kind_of
 from kprune.runtime.devices import on_device
@@ -26,7 +26,7 @@ def evaluate_checkpoint(
         require_same_inputs(source, against)
     source.warn_of_unread_modules()
     tokenizer = source.load_tokenizer()
-    model = on_device(source.load(), device)
+    model = with_padding(on_device(source.load(), device), tokenizer)
     test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
     limit = length_limit(source, max_length)
     prepared = Prepared(source, model, tokenizer, [], test, limit)
@@ -34,7 +34,7 @@ def evaluate_checkpoint(
         model,
         prepared,
         test,
-        against=None if against is None else on_device(against.load(), device),
+        against=None if against is None else with_padding(on_device(against.load(), device), tokenizer),
         against_pooling=None if against is None else against.pooling,
         show_progress=show_progress,
     )

@@ -15,10 +15,12 @@ from kprune.checkpoints.source import Source
 from kprune.config import DEFAULT_TOKENS, PruneConfig, RunConfig
 from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
+from kprune.data.packing import BLOCK_TOKENS
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
+from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
 from kprune.models.families import family_of
-from kprune.models.outputs import QUESTION_ANSWERING, Prediction, kind_of
+from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, QUESTION_ANSWERING, Prediction, kind_of
 from kprune.pruning.pruner import Pruner
 from kprune.runtime.devices import on_device
 
@@ -71,7 +73,7 @@ def prepare(
     family_of(source.load_config())  # an unsupported model is refused before its weights are read
     tokenizer = source.load_tokenizer()
     source.warn_of_unread_modules()
-    model = on_device(source.load(), device)
+    model = with_padding(on_device(source.load(), device), tokenizer)
     if in_float32:
         model = model.float()
     kind = kind_of(model, pooling=source.pooling)
@@ -82,16 +84,42 @@ def prepare(
     rows = sample.rows
     if kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
+    is_causal = kind.name == CAUSAL_LM.name
     batches = draw(
         rows,
         tokenizer,
         tokens=tokens,
-        max_length=length_limit(source, max_length, longest_input(tokenizer, model.config)),
+        max_length=length_limit(
+            source, max_length or (BLOCK_TOKENS if is_causal else None), longest_input(tokenizer, model.config)
+        ),
         seed=config.seed,
-        masked=kind.is_vocabulary,
+        masked=kind.name == MASKED_LM.name,
+        packed=is_causal,
         labels=training_labels(sample, kind.name, model.config) if with_labels else None,
     )
-    return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
+    # Blocks of the sample and windows of the test are cut independently.
+    return Prepared(source, model, tokenizer, batches, test, length_limit(source, None if is_causal else max_length))
+
+
+def with_padding(model: PreTrainedModel, tokenizer: Any) -> PreTrainedModel:
+    """The model; a classifier on a decoder finds a text's last token by the padding token, and gets one if it has none.
+
+    It is the tokenizer's, or else the end-of-text token.
+    """
+    config = model.config
+    is_classifier = type(model).__name__.endswith(CLASSIFIERS) and family_of(config).has_cache
+    if not is_classifier or getattr(config, "pad_token_id", None) is not None:
+        return model
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if pad is None:
+        raise BadSample(
+            f"neither the {type(model).__name__} nor its tokenizer has a padding or end-of-text token, so that texts "
+            "cannot be batched; set pad_token_id in config.json."
+        )
+    config.pad_token_id = pad
+    name = tokenizer.convert_ids_to_tokens(pad)
+    log.warning("the config of the %s has no pad_token_id; it is set to %d, %s", type(model).__name__, pad, name)
+    return model
 
 
 def as_read_by(source: Source, test: Test, kind: str) -> Test:
