@@ -5,6 +5,7 @@ A test is named after the line of the document that it checks.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
@@ -17,7 +18,7 @@ from textwrap import dedent
 import click
 import pytest
 import torch
-from command_line import kprune, write_checkpoint, write_text
+from command_line import kprune, write_checkpoint, write_decoder, write_text
 from fast_clock import install_fast_clock
 from task_data import load_tokenizer, write_data
 
@@ -30,7 +31,7 @@ from kprune.deploy.footprint import Footprint
 from kprune.jobs import export_checkpoint
 from kprune.jobs.grid import Grid, parse_method, read_grid
 from kprune.jobs.results import read_results
-from kprune.models.families import Block, Family
+from kprune.models.family import Block, Family
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -212,8 +213,9 @@ def inputs(tmp_path_factory) -> Path:
     (root / "pairs.csv").write_text("question,passage\n" + pairs)
     rows = "".join(f'"{text}","{text}","{text[:20]}",{n % 2}\n' for n, text in enumerate(texts[:60]))
     (root / "my.csv").write_text("text,a,b,y\n" + rows)
+    (root / "my.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     for folder in ("DIR", "DATA"):
-        for task in ("sst2", "squad"):
+        for task in ("sst2", "squad", "wikitext2"):
             write_data(root / folder, TASKS[task], rows=320 if task == "sst2" else 60)
     write_data(root / "nyu-mll", TASKS["sst2"], rows=320)
     (root / "scratch").mkdir()
@@ -233,6 +235,8 @@ def _write_models(root: Path) -> None:
     for task, kind in {"sst2": "classification", "squad": "question answering"}.items():
         labels = {"num_labels": 2} if kind == "classification" else {}
         write_checkpoint(root / "models" / task, kind, **sizes, **labels)
+    write_decoder(root / "LM")
+    write_decoder(root / "small-lm", seed=1)
     for name in ("MODEL", "dense"):
         model = package.Source(root / "models/sst2").load()
         with torch.no_grad():  # one class in all cases, so that no reduction costs accuracy

@@ -1,13 +1,14 @@
 import json
 
+import datasets
 import pytest
 from task_data import example, write_data
 
 from kprune import KpruneError, Test, load_task, read_test
 from kprune.data.readers import read_table
-from kprune.data.tasks import TASKS, hold_out, task_table, text_test
+from kprune.data.tasks import LANGUAGE, TASKS, hold_out, task_table, text_test
 from kprune.evaluation.metrics import METRICS
-from kprune.evaluation.scorers import SCORERS
+from kprune.evaluation.scorers import SCORERS, MaskedTokenScorer
 from kprune.models.outputs import CLASSIFICATION
 
 
@@ -15,12 +16,13 @@ from kprune.models.outputs import CLASSIFICATION
 def test_every_task_names_existing_metrics_and_columns(name):
     task = TASKS[name]
     assert set(task.metrics) <= set(METRICS)
-    assert set(task.metrics) <= set(SCORERS[task.kind].metrics or ("answer-f1", "exact-match"))
+    scorer = MaskedTokenScorer if task.kind == LANGUAGE else SCORERS[task.kind]
+    assert set(task.metrics) <= set(scorer.metrics or ("answer-f1", "exact-match"))
     assert bool(task.labels) == (task.kind == CLASSIFICATION.name)
     assert len(task.texts) in (1, 2)
 
 
-@pytest.mark.parametrize("name", ["sst2", "mnli-mismatched", "stsb", "squad2", "wikitext2"])
+@pytest.mark.parametrize("name", ["sst2", "mnli-mismatched", "stsb", "squad2"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_task_is_read_from_a_folder(name, inside, tmp_path):
     task = TASKS[name]
@@ -32,6 +34,44 @@ def test_a_task_is_read_from_a_folder(name, inside, tmp_path):
     assert test.references == expected
     assert (test.kind, test.metrics) == (task.kind, task.metrics)
     assert len(list(task_table(task, task.train, root))) == 12
+
+
+@pytest.mark.parametrize("name", ["wikitext2", "c4"])
+def test_a_language_task_keeps_all_rows_in_order_and_limits_windows(name, tmp_path):
+    task = TASKS[name]
+    root = write_data(tmp_path, task)
+    test, whole = load_task(name, data=root, limit=4), load_task(name, data=root)
+    assert test.rows == whole.rows == [(example(task, number)["text"],) for number in range(12)]
+    assert (test.windows.most, whole.windows.most) == (4, {"wikitext2": None, "c4": 256}[name])
+    assert (test.kind, test.references) == ("language model", None)
+
+
+def test_rows_of_running_text_are_kept_as_they_are_and_blank_ones_too(tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a", "", "b", "c\n", " \n", "d")))
+    assert load_task("wikitext2", data=path).rows == [("c\n",), (" \n",), ("d",)]
+    assert [row["text"] for row in task_table(TASKS["c4"], "train", path)] == ["a", "", "b"]  # the other half
+    (tmp_path / "c4").mkdir()
+    path.rename(tmp_path / "c4" / "text.jsonl")
+    for folder in (tmp_path, tmp_path / "c4"):
+        assert load_task("c4", data=folder).rows == [("c\n",), (" \n",), ("d",)]
+    with pytest.raises(KpruneError, match="the table has no split 'test'; use train or validation, its two halves"):
+        load_task("c4", data=tmp_path, split="test")
+
+
+def test_only_one_file_of_a_large_data_set_is_read(monkeypatch):
+    calls = []
+
+    def load_dataset(*args, **options):
+        calls.append((*args, options))
+        return [{"text": "a"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert load_task("c4").rows == [("a",)]
+    file = "en/c4-validation.00000-of-00008.json.gz"
+    assert calls == [("allenai/c4", {"split": "validation", "data_files": {"validation": file}})]
+    load_task("wikitext2")
+    assert calls[1] == ("Salesforce/wikitext", {"split": "test", "name": "wikitext-2-raw-v1"})
 
 
 def test_two_folders_with_the_same_name_are_not_confused(tmp_path):

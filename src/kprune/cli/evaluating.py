@@ -30,7 +30,7 @@ def evaluate_command(model: str, against: str | None, as_json: bool, device: str
     data.require_one_source()
     source = Source(fetch(model), name=model)
     other = None if against is None else Source(fetch(against), name=against)
-    test = data.test(data.split)
+    test = data.with_windows(data.test(data.split))
     result = evaluate_checkpoint(
         source, test, against=other, max_length=data.max_length, device=device, show_progress=progress_bar
     )

@@ -68,7 +68,21 @@ def data_options(command: Any) -> Any:
                 help="Truncate inputs here; of a causal language model, tokens per block of the sample.  "
                 "[default: the model's limit; blocks of 256]",
             ),
-            click.option("--limit", type=click.IntRange(min=1), help="Test on this many rows, evenly spread."),
+            click.option(
+                "--limit",
+                type=click.IntRange(min=1),
+                help="Test on this many rows, evenly spread; of wikitext2 and c4, on the first windows.",
+            ),
+            click.option(
+                "--window",
+                type=click.IntRange(min=2),
+                help="Tokens per window of the test, for causal language models.  [default: 1024]",
+            ),
+            click.option(
+                "--stride",
+                type=click.IntRange(min=1),
+                help="Tokens between the starts of two windows.  [default: --window]",
+            ),
         ),
     )
 

@@ -102,7 +102,7 @@ def _prepare(
     prepared = prepare(
         source,
         sample,
-        test,
+        test and data.with_windows(test),
         config,
         tokens=data.tokens,
         max_length=data.max_length,

@@ -41,8 +41,13 @@ def read_rows(
     return as_rows(read_table(source, subset=subset, split=split), columns, source=str(source))
 
 
-def read_table(source: str | Path, *, subset: str | None = None, split: str = "train") -> Table:
-    """The rows of a JSONL, CSV, TSV or Parquet file by its extension, else of a Hugging Face data set's split."""
+def read_table(
+    source: str | Path, *, subset: str | None = None, split: str = "train", file: str | None = None
+) -> Table:
+    """The rows of a JSONL, CSV, TSV or Parquet file by its extension, else of a Hugging Face data set's split.
+
+    `file` is the only file of a data set that is read.
+    """
     path = _path(source)
     if path.is_file():
         if path.suffix not in READERS:
@@ -50,7 +55,12 @@ def read_table(source: str | Path, *, subset: str | None = None, split: str = "t
         return READERS[path.suffix](path)
     if path.suffix in READERS:
         raise BadSample(f"there is no file {source}; check the path.")
-    return _read_data_set(str(source), subset, split)
+    return _read_data_set(str(source), subset, split, file)
+
+
+def table_files(path: Path) -> list[Path]:
+    """The path itself if it is a file, or else the table files in the folder, sub-folders not included."""
+    return [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in READERS)
 
 
 def _path(source: Any) -> Path:
@@ -173,17 +183,18 @@ READERS: dict[str, Callable[[Path], Table]] = {
 }
 
 
-def _read_data_set(name: str, subset: str | None, split: str) -> Table:
+def _read_data_set(name: str, subset: str | None, split: str, file: str | None = None) -> Table:
     _require_datasets()
     import datasets
 
     is_folder = Path(name).is_dir()
+    which: dict[str, Any] = {"name": subset} if file is None else {"data_files": {split: file}}
     try:
         if not is_folder:
-            table: Table = datasets.load_dataset(name, subset, split=split)
+            table: Table = datasets.load_dataset(name, split=split, **which)
         else:
             # Streaming bypasses the cache, which confuses two folders of the same name.
-            table = list(datasets.load_dataset(name, subset, split=split, streaming=True))
+            table = list(datasets.load_dataset(name, split=split, streaming=True, **which))
     except Exception as error:
         # datasets raises any exception of its readers and of the network.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from kprune.data.readers import read_lines, read_table
-from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, texts_and_labels
+from kprune.data.readers import read_lines, read_table, table_files
+from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, row_of, texts_and_labels
+from kprune.data.windows import Windows
 from kprune.errors import BadSample, KpruneError
-from kprune.models.outputs import (
-    CLASSIFICATION,
-    MASKED_LM,
-    QUESTION_ANSWERING,
-    REGRESSION,
-)
+from kprune.models.outputs import CAUSAL_LM, CLASSIFICATION, MASKED_LM, QUESTION_ANSWERING, REGRESSION
 
 EMBEDDING = "embedding"
+LANGUAGE = "language model"
+"""Kind of a task for causal and for masked language models: its rows are running text."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,17 @@ class Task:
     validation: str = "validation"
     may_be_empty: bool = False
     """Whether a question may have no answer."""
+    most_windows: int | None = None
+    """Windows of running text that are scored unless a limit is given; None: all."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Per split, the only file that is read: the whole split is too large."""
 
 
 GLUE, SQUAD, SQUAD_2, WIKITEXT = "nyu-mll/glue", "rajpurkar/squad", "rajpurkar/squad_v2", "Salesforce/wikitext"
 PAIR = ("sentence1", "sentence2")
 NLI = ("entailment", "neutral", "contradiction")
 ACCURACY, SPEARMAN, ANSWERS = ("accuracy",), ("spearman", "pearson"), ("answer-f1", "exact-match")
-CLASSES, VALUE, SPANS, MASKED = CLASSIFICATION.name, REGRESSION.name, QUESTION_ANSWERING.name, MASKED_LM.name
+CLASSES, VALUE, SPANS = CLASSIFICATION.name, REGRESSION.name, QUESTION_ANSWERING.name
 
 MNLI = Task(
     "mnli",
@@ -119,7 +122,21 @@ TASKS = {
             length=170.0,
             may_be_empty=True,
         ),
-        Task("wikitext2", WIKITEXT, "wikitext-2-raw-v1", MASKED, ("text",), None, ("perplexity",), validation="test"),
+        Task("wikitext2", WIKITEXT, "wikitext-2-raw-v1", LANGUAGE, ("text",), None, ("perplexity",), validation="test"),
+        Task(
+            "c4",
+            "allenai/c4",
+            "en",
+            LANGUAGE,
+            ("text",),
+            None,
+            ("perplexity",),
+            most_windows=256,
+            files=(
+                ("train", "en/c4-train.00000-of-01024.json.gz"),
+                ("validation", "en/c4-validation.00000-of-00008.json.gz"),
+            ),
+        ),
     )
 }
 
@@ -142,6 +159,8 @@ class Test:
     """Names of the classes 0, 1, … of the references; empty: unknown."""
     may_be_empty: bool = False
     """Whether a question may have no answer; an empty reference implies it too."""
+    windows: Windows = field(default_factory=Windows)
+    """How the rows are cut for a causal language model; `most` also limits a masked language model's blocks."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, list) and all(map(_is_row, self.rows)) and len(set(map(len, self.rows))) < 2):
@@ -179,19 +198,59 @@ def load_task(name: str, *, data: str | Path | None = None, split: str | None = 
     """A benchmark's validation split, from the hub, or from a folder that contains the data sets' folders."""
     task = task_named(name)
     table = task_table(task, split or task.validation, data)
-    test = read_test(table, task.texts, task.label, name=name, limit=limit)
+    if task.kind == LANGUAGE:
+        test = thin(_running_text(table, task), limit or task.most_windows)
+    else:
+        test = read_test(table, task.texts, task.label, name=name, limit=limit)
     return replace(test, kind=task.kind, metrics=task.metrics, labels=task.labels, may_be_empty=task.may_be_empty)
 
 
+def _running_text(table: Table, task: Task) -> Test:
+    """The rows of a task in order and as they are, blank ones included: they are lines of the text."""
+    found = (texts for texts, _ in texts_and_labels(table, task.texts, None, task.name))
+    rows = [row_of(texts) or (texts[0] or "",) for texts in found]
+    return Test(task.name, task.kind, rows, None)
+
+
+def suits(kind: str | None, model_kind: str) -> bool:
+    """Whether a test for one kind of model, or for any, can be given to a model of another."""
+    return kind in (None, model_kind) or (kind == LANGUAGE and model_kind in (MASKED_LM.name, CAUSAL_LM.name))
+
+
 def task_table(task: Task, split: str, data: str | Path | None) -> Table:
-    """A split of a task's data; `data` is the data set's folder or its parent; None: the hub."""
+    """A split of a task's data; `data` is the data set's folder or its parent; None: the hub.
+
+    Language tasks also read a table file, or a folder of them: the first half of the rows is the training split.
+    """
+    plain = _table_files(task, data)
+    if plain:
+        return _half(list(chain.from_iterable(map(read_table, plain))), task, split)
     try:
-        return read_table(_location(task, data), subset=task.subset, split=split)
+        location, file = _location(task, data), dict(task.files).get(split)
+        if data is not None and not (file and Path(location, file).is_file()):
+            file = None
+        return read_table(location, subset=task.subset, split=split, file=file)
     except BadSample as error:
         if data is not None:
             raise
         name = task.source.split("/")[-1]
         raise BadSample(f"{error} Without the hub, point --data at a folder that holds {name!r}.") from error
+
+
+def _table_files(task: Task, data: str | Path | None) -> list[Path]:
+    """The table files of a language task, outside of the hub's layout."""
+    if data is None or task.kind != LANGUAGE:
+        return []
+    inside = Path(data) / task.source.split("/")[-1]
+    return table_files(inside if inside.is_dir() else Path(data))
+
+
+def _half(rows: Sequence[Any], task: Task, split: str) -> Sequence[Any]:
+    """The rows of a split of a table without splits."""
+    if split not in (task.train, task.validation):
+        raise BadSample(f"the table has no split {split!r}; use {task.train} or {task.validation}, its two halves.")
+    middle = len(rows) // 2
+    return rows[:middle] if split == task.train else rows[middle:]
 
 
 def _location(task: Task, data: str | Path | None) -> str:
@@ -235,9 +294,11 @@ def with_prompt(test: Test, prompt: str) -> Test:
 
 
 def thin(test: Test, limit: int | None) -> Test:
-    """The test with at most `limit` rows, evenly spaced; the choice is deterministic."""
+    """The test with at most `limit` rows, evenly spaced; of a language task, with its first `limit` windows."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Integral) or limit < 1):
         raise BadSample(f"limit is {limit!r}; pass 1 or more, or None for all rows.")
+    if test.kind == LANGUAGE:
+        return test if limit is None else replace(test, windows=replace(test.windows, most=int(limit)))
     if limit is None or limit >= len(test.rows):
         return test
     return _select(test, [number * len(test.rows) // limit for number in range(limit)])

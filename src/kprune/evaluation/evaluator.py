@@ -12,13 +12,14 @@ from transformers import PreTrainedModel
 from kprune.checkpoints.tokenizer_checks import require_fit
 from kprune.data.calibration import longest_input, require_room, whole_number
 from kprune.data.labels import training_labels
-from kprune.data.tasks import TASKS, Test, thin
+from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
+from kprune.evaluation.causal import CausalRun, PerplexityScorer
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
 from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
-from kprune.models.outputs import OutputKind, Prediction, kind_of
+from kprune.models.outputs import CAUSAL_LM, OutputKind, Prediction, kind_of
 from kprune.runtime.computation_mode import ordinary_mode
 
 CHECKED_ROWS = 16
@@ -32,7 +33,7 @@ class Evaluation:
     test: str
     examples: int
     resampled: int
-    """Units that the intervals resample: examples, or blocks of text for a masked language model."""
+    """Units that the intervals resample: examples, or blocks of text for a language model."""
     figures: tuple[Figure, ...]
     """The model's figures; empty without references."""
     against: tuple[Figure, ...] = ()
@@ -131,16 +132,18 @@ def evaluate(
     metrics = _choose_metrics(test, scorer, model)
     answers = [scorer.new_answers(each.config) for each in models]
     likeness = Likeness(kind, len(scorer.examples))
-    run = PredictionRun(models, kinds, scorer.examples, recalled)
+    run_class = CausalRun if kind.name == CAUSAL_LM.name else PredictionRun
+    run = run_class(models, kinds, scorer.examples, recalled)
     for batch, predictions in run.results(progress):
         for answer, prediction in zip(answers, predictions, strict=True):
             answer.add(prediction, batch)
         if against is not None:
             likeness.add(*predictions)
+    examples, resampled = scorer.sizes(len(test.rows))
     evaluation = Evaluation(
         test=test.name,
-        examples=len(test.rows),
-        resampled=len(scorer.examples) if kind.is_vocabulary else len(test.rows),
+        examples=examples,
+        resampled=resampled,
         figures=_figures(metrics, answers[0]),
         padding=run.padding,
         forward_seconds=run.forward_seconds,
@@ -198,6 +201,8 @@ def _make_scorer(
     if max_length is not None:
         limits.append(whole_number("max_length", max_length, "128"))
         require_room(test.rows[:1], tokenizer, limits[-1])
+    if kind.name == CAUSAL_LM.name:
+        return PerplexityScorer(test, tokenizer, min(limits))
     return scorer_for(test, kind.name, tokenizer, min(limits))
 
 
@@ -211,7 +216,7 @@ def _require_models(models: Sequence[Any]) -> None:
 
 def _require_kind(test: Test, kind: OutputKind, model: PreTrainedModel) -> None:
     """Raise if the test is for another kind of model."""
-    if test.kind is None or test.kind == kind.name:
+    if suits(test.kind, kind.name):
         return
     task = TASKS.get(test.name)
     alternatives = [

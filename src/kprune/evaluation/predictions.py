@@ -37,12 +37,11 @@ class PredictionRun:
     ) -> None:
         for model in models:
             require_fit(examples, model.config)
-        is_vocabulary = kinds[0].is_vocabulary
         self.models, self.kinds = models, kinds
-        self.cached = None if is_vocabulary else cached  # vocabulary outputs are too large to keep
+        self.cached = None if kinds[0].is_vocabulary else cached  # vocabulary outputs are too large to keep
         self.batches = regroup(
             examples,
-            tokens=VOCABULARY_BATCH_TOKENS if is_vocabulary else BATCH_TOKENS,
+            tokens=self.batch_tokens(),
             pad_id=models[0].config.pad_token_id or 0,
             device=models[0].device,
             most_padding=MAX_PADDING,
@@ -56,14 +55,23 @@ class PredictionRun:
         return 1.0 - real / sum(batch.mask.numel() for batch in self.batches)
 
     def results(self, progress: Callable[[float], None]) -> Iterator[tuple[Batch, list[Prediction]]]:
-        """Each batch with every model's prediction; calls `progress` with the share of the work done."""
+        """Each batch, or piece of one, with every model's prediction; `progress` gets the share of the work done."""
         total = sum(batch.mask.numel() for batch in self.batches)
         done = 0
         with torch.no_grad(), _evaluation_mode(self.models):
             for number, batch in enumerate(self.batches):
-                yield batch, [self._prediction(which, number) for which in range(len(self.models))]
+                for predictions in self.predictions(number):
+                    yield batch, predictions
                 done += batch.mask.numel()
                 progress(done / total)
+
+    def batch_tokens(self) -> int:
+        """Tokens per batch, padding included."""
+        return VOCABULARY_BATCH_TOKENS if self.kinds[0].is_vocabulary else BATCH_TOKENS
+
+    def predictions(self, number: int) -> Iterator[list[Prediction]]:
+        """Every model's prediction for one batch, whole or in pieces."""
+        yield [self._prediction(which, number) for which in range(len(self.models))]
 
     def _prediction(self, which: int, number: int) -> Prediction:
         """The prediction of one model for one batch; only the second model's are cached."""
@@ -77,10 +85,15 @@ class PredictionRun:
     def _predict(self, model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Prediction:
         started = perf_counter()
         prediction = kind.read(call(model, batch), batch)
-        if bool(prediction.values.isnan().any()):
-            raise NotFinite("the model's outputs are NaN; check the checkpoint, or load it in float32.")
+        require_numbers(prediction)
         self.forward_seconds += perf_counter() - started
         return prediction
+
+
+def require_numbers(prediction: Prediction) -> None:
+    """Raise if an output is NaN."""
+    if bool(prediction.values.isnan().any()):
+        raise NotFinite("the model's outputs are NaN; check the checkpoint, or load it in float32.")
 
 
 @contextmanager

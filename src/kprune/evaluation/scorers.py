@@ -53,6 +53,10 @@ class Scorer:
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         self.examples = encode(test.rows, tokenizer, max_length)
 
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """Examples that were scored, and units that intervals resample, of a test with `rows` rows."""
+        return rows, rows
+
     def new_answers(self, config: PreTrainedConfig) -> ModelAnswers:
         """Empty answers for the model with this config."""
         return ModelAnswers()
@@ -243,7 +247,7 @@ class MaskedTokenScorer(Scorer):
         generator = torch.Generator().manual_seed(0)
         self.targets: list[Tensor] = []
         self.examples: list[Example] = []
-        for start in range(0, len(running), room):
+        for start in range(0, len(running), room)[: test.windows.most]:
             block = running[start : start + room]
             ids = torch.tensor(special[:half] + block + special[half:])
             masked = torch.rand(len(ids), generator=generator) < MASKED_SHARE
@@ -260,6 +264,9 @@ class MaskedTokenScorer(Scorer):
                 )
         if not self.examples:
             raise BadSample(f"{test.name} is too short: no token was masked; pass more text.")
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        return rows, len(self.examples)
 
     def new_answers(self, config: PreTrainedConfig) -> ModelAnswers:
         return _MaskedTokenAnswers(self.targets)

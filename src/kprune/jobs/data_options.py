@@ -35,6 +35,10 @@ class DataOptions:
     max_length: int | None = None
     tokens: int = DEFAULT_TOKENS
     """Real tokens of the sample."""
+    window: int | None = None
+    """Tokens per window of the test, for a causal language model."""
+    stride: int | None = None
+    """Tokens between the starts of two windows."""
 
     @property
     def texts(self) -> tuple[Path, ...]:
@@ -93,6 +97,10 @@ class DataOptions:
             other = replace(self, table=split if is_table else None, text=None if is_table else Path(split))
             return other._table(None, limit=self.limit)
         return self._table(split or (None if self._is_file else "validation"), limit=self.limit)
+
+    def with_windows(self, test: Test) -> Test:
+        """The test with the windows that the options name."""
+        return replace(test, windows=replace(test.windows, length=self.window, stride=self.stride))
 
     def _task_sample_and_test(self, name: str, wants_test: bool) -> tuple[Test, Test | None]:
         task = task_named(name)
