@@ -213,6 +213,8 @@ def inputs(tmp_path_factory) -> Path:
     (root / "pairs.csv").write_text("question,passage\n" + pairs)
     rows = "".join(f'"{text}","{text}","{text[:20]}",{n % 2}\n' for n, text in enumerate(texts[:60]))
     (root / "my.csv").write_text("text,a,b,y\n" + rows)
+    choices = ({"context": text, "choices": ["this", "that"], "answer": n % 2} for n, text in enumerate(texts[:20]))
+    (root / "piqa.jsonl").write_text("\n".join(map(json.dumps, choices)))
     (root / "my.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     for folder in ("DIR", "DATA"):
         for task in ("sst2", "squad", "wikitext2"):

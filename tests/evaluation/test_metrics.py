@@ -22,6 +22,7 @@ def _all_draws(monkeypatch):
 # References, predictions, and the figure worked out by hand.
 BY_HAND = {
     "accuracy": ([0, 1, 1, 0, 1], [0, 1, 0, 0, 0], 60.0),  # three of five
+    "accuracy-norm": ([0, 1, 2], [0, 0, 2], 100 * 2 / 3),
     "f1": ([0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 0, 0], 100 * 2 * 2 / (2 * 2 + 1 + 1)),  # 2 hits, 1 too many, 1 missed
     "macro-f1": ([0, 0, 1, 2], [0, 1, 1, 2], 100 * (2 / 3 + 2 / 3 + 1) / 3),
     "matthews": ([1, 1, 1, 0, 0], [1, 1, 0, 0, 1], 100 * (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)),

@@ -63,6 +63,14 @@ def table_files(path: Path) -> list[Path]:
     return [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in READERS)
 
 
+def half_of(rows: Sequence[Any], split: str, splits: tuple[str, str]) -> Sequence[Any]:
+    """The first or the second half of a table, as if they were two splits."""
+    if split not in splits:
+        raise BadSample(f"the table has no split {split!r}; use {' or '.join(splits)}, its two halves.")
+    middle = len(rows) // 2
+    return rows[:middle] if split == splits[0] else rows[middle:]
+
+
 def _path(source: Any) -> Path:
     if not isinstance(source, str | PathLike):
         raise BadSample(f"a reader takes a path, not a {type(source).__name__}; pass data in memory to kprune.draw.")

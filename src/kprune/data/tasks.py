@@ -10,7 +10,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from kprune.data.readers import read_lines, read_table, table_files
+from kprune.data.choices import CHOICE_METRICS, read_choices, with_choices
+from kprune.data.readers import half_of, read_lines, read_table, table_files
 from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, row_of, texts_and_labels
 from kprune.data.windows import Windows
 from kprune.errors import BadSample, KpruneError
@@ -224,7 +225,7 @@ def task_table(task: Task, split: str, data: str | Path | None) -> Table:
     """
     plain = _table_files(task, data)
     if plain:
-        return _half(list(chain.from_iterable(map(read_table, plain))), task, split)
+        return half_of(list(chain.from_iterable(map(read_table, plain))), split, (task.train, task.validation))
     try:
         location, file = _location(task, data), dict(task.files).get(split)
         if data is not None and not (file and Path(location, file).is_file()):
@@ -243,14 +244,6 @@ def _table_files(task: Task, data: str | Path | None) -> list[Path]:
         return []
     inside = Path(data) / task.source.split("/")[-1]
     return table_files(inside if inside.is_dir() else Path(data))
-
-
-def _half(rows: Sequence[Any], task: Task, split: str) -> Sequence[Any]:
-    """The rows of a split of a table without splits."""
-    if split not in (task.train, task.validation):
-        raise BadSample(f"the table has no split {split!r}; use {task.train} or {task.validation}, its two halves.")
-    middle = len(rows) // 2
-    return rows[:middle] if split == task.train else rows[middle:]
 
 
 def _location(task: Task, data: str | Path | None) -> str:
@@ -279,8 +272,13 @@ def read_test(
 ) -> Test:
     """A test from a table's columns, with at most `limit` rows; rows with an empty text are skipped.
 
-    The table is any data that `kprune.draw` takes: a list of dicts, a Dataset, a DataFrame.
+    The table is any data that `kprune.draw` takes: a list of dicts, a Dataset, a DataFrame. If no column is named and
+    it has the columns context, choices and answer, it is a test of choices for causal language models.
     """
+    if not texts and label is None:
+        table, has_choices = with_choices(table)
+        if has_choices:
+            return thin(Test(name, CAUSAL_LM.name, *read_choices(table, name), metrics or CHOICE_METRICS), limit)
     pairs = list(labelled_rows(table, texts, label, name))
     if not pairs:
         raise BadSample(f"{name} has no rows with text; pass a split or a file that has some.")

@@ -15,6 +15,7 @@ from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.causal import CausalRun, PerplexityScorer
+from kprune.evaluation.choices import ChoiceScorer
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
@@ -202,7 +203,8 @@ def _make_scorer(
         limits.append(whole_number("max_length", max_length, "128"))
         require_room(test.rows[:1], tokenizer, limits[-1])
     if kind.name == CAUSAL_LM.name:
-        return PerplexityScorer(test, tokenizer, min(limits))
+        scorer = PerplexityScorer if test.references is None else ChoiceScorer
+        return scorer(test, tokenizer, min(limits))
     return scorer_for(test, kind.name, tokenizer, min(limits))
 
 

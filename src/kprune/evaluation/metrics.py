@@ -19,7 +19,8 @@ DRAWS = 1000
 """Random draws of the bootstrap and of the randomisation test."""
 
 
-CLASSES, VALUES, ANSWERS, TOKENS, LIKENESS = "classes", "values", "answers", "tokens", "likeness"
+CLASSES, CHOICES, VALUES, ANSWERS = "classes", "choices", "values", "answers"
+TOKENS, LIKENESS = "tokens", "likeness"
 """What a metric scores; the scorers of `kprune.evaluation.scorers` offer the metrics of their kind."""
 
 
@@ -151,6 +152,7 @@ METRICS = {
         Metric("pearson", _pearson, VALUES, standardise=_standard_scores),
         Metric("answer-f1", _percent, ANSWERS, is_counted=True),
         Metric("exact-match", _percent, ANSWERS, is_counted=True),
+        Metric("accuracy-norm", _accuracy, CHOICES, is_counted=True),
         Metric("perplexity", _perplexity, TOKENS, larger_is_better=False),
         Metric("agreement", _percent, LIKENESS, is_counted=True),
         Metric("cosine", _percent, LIKENESS),
