@@ -6,8 +6,18 @@ from typing import Any, Protocol
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from kprune.models.families import family_of
+from kprune.models.outputs import CAUSAL_LM, kind_of
 from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned
+
+GENERATION = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{0}")
+model = AutoModelForCausalLM.from_pretrained("{0}")
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
+"""How a causal language model is loaded from a folder, and writes."""
 
 
 class HasCardSection(Protocol):
@@ -52,7 +62,8 @@ def with_front_matter(body: str, **fields: Any) -> str:
 
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
     before, after = pruned.parameters
-    return f"""kprune removed {pruned.reduction:.1%} of the encoder's FLOPs from `{source}`: whole attention heads and
+    part = "decoder" if family_of(pruned.model.config).has_cache else "encoder"
+    return f"""kprune removed {pruned.reduction:.1%} of the {part}'s FLOPs from `{source}`: whole attention heads and
 feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of text.
 Nothing was retrained. The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
@@ -63,13 +74,14 @@ def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) ->
     else:
         name = type(pruned.model).__name__
         module, call = "transformers", f"{name}.from_pretrained"
+    code = f'from {module} import {name}\n\nmodel = {call}("{folder}")'
+    if not sentence_class and kind_of(pruned.model) is CAUSAL_LM:
+        code = GENERATION.format(folder)
     return f"""## Load
 
 ```python
 import kprune
-from {module} import {name}
-
-model = {call}("{folder}")
+{code}
 ```
 
 Install kprune from its repository. Without `import kprune`, transformers warns of an unknown quantization type, skips
