@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import datasets
@@ -72,6 +73,13 @@ def test_only_one_file_of_a_large_data_set_is_read(monkeypatch):
     assert calls == [("allenai/c4", {"split": "validation", "data_files": {"validation": file}})]
     load_task("wikitext2")
     assert calls[1] == ("Salesforce/wikitext", {"split": "test", "name": "wikitext-2-raw-v1"})
+
+
+def test_the_file_of_a_large_data_set_is_read_from_a_folder_of_the_hubs_layout(tmp_path):
+    path = tmp_path / "c4" / "en" / "c4-validation.00000-of-00008.json.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n{"text": "b"}\n'))
+    assert load_task("c4", data=tmp_path).rows == [("a",), ("b",)]
 
 
 def test_two_folders_with_the_same_name_are_not_confused(tmp_path):

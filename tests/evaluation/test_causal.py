@@ -118,6 +118,19 @@ def test_a_task_for_language_models_suits_both_kinds_and_no_other():
         check_compatible(classifier, word_tokenizer(words=WORDS), test)
 
 
+def test_windows_are_for_perplexity_only():
+    test = Test("mine", None, TEXT.rows, None, windows=Windows(16))
+    classifier = zoo.build("llama", "classification")
+    with pytest.raises(KpruneError, match="mine is not cut into windows: they are for the perplexity of causal"):
+        evaluate(classifier, word_tokenizer(words=WORDS), test, against=classifier)
+
+
+def test_a_classifier_without_a_padding_token_is_refused_with_a_remedy():
+    classifier = zoo.build("llama", "classification", pad_token_id=None)
+    with pytest.raises(KpruneError, match=r"has no pad_token_id, .* set model.config.pad_token_id"):
+        evaluate(classifier, word_tokenizer(words=WORDS), TEXT, against=classifier)
+
+
 def test_a_model_without_a_chunked_head_gives_the_same_figures():
     model, served = decoder(), decoder()
     plain = served.forward

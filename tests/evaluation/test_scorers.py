@@ -8,6 +8,7 @@ from task_data import load_tokenizer
 
 from kprune import KpruneError, Test
 from kprune.data.tasks import TASKS
+from kprune.data.windows import Windows
 from kprune.evaluation.scorers import MaskedTokenScorer, SpanScorer, scorer_for
 from kprune.evaluation.squad import AnswerSpans, windows_of
 
@@ -31,6 +32,15 @@ def test_perplexity_is_that_of_plain_loops():
     whole = [token for ids in scorer.targets for token in ids[1:-1].tolist()]
     assert whole == running[: len(whole)]  # every token once, in order
     assert tokens == pytest.approx(0.15 * len(running), rel=0.15)
+
+
+def test_a_limit_of_blocks_keeps_the_first_ones_and_blank_rows_add_nothing():
+    rows = [row for text in PARAGRAPHS[:30] for row in ((text,), (" \n",))]
+    whole, blank = (MaskedTokenScorer(Test("a", None, each, None), load_tokenizer(), 66) for each in (rows[::2], rows))
+    first = MaskedTokenScorer(Test("a", None, rows, None, windows=Windows(most=3)), load_tokenizer(), 66)
+    as_lists = [[ids.tolist() for ids in scorer.targets] for scorer in (whole, blank, first)]
+    assert as_lists[0] == as_lists[1]
+    assert as_lists[2] == as_lists[0][:3]
 
 
 def test_a_text_too_short_to_mask_is_refused():

@@ -20,9 +20,11 @@ from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
 from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
-from kprune.models.outputs import CAUSAL_LM, OutputKind, Prediction, kind_of
+from kprune.models.families import family_of
+from kprune.models.outputs import CAUSAL_LM, CLASSIFICATION, MULTI_LABEL, REGRESSION, OutputKind, Prediction, kind_of
 from kprune.runtime.computation_mode import ordinary_mode
 
+CLASSIFIER_KINDS = (CLASSIFICATION.name, MULTI_LABEL.name, REGRESSION.name)
 CHECKED_ROWS = 16
 """Rows that `check_compatible` tokenises."""
 
@@ -198,14 +200,32 @@ def _make_scorer(
             "or compare with the dense model (--against)."
         )
     require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
+    _require_padding(models, kind)
     limits = [longest_input(tokenizer, model.config) for model in models]
     if max_length is not None:
         limits.append(whole_number("max_length", max_length, "128"))
         require_room(test.rows[:1], tokenizer, limits[-1])
+    is_perplexity = kind.name == CAUSAL_LM.name and test.references is None
+    if not is_perplexity and (test.windows.length or test.windows.stride):
+        raise KpruneError(
+            f"{test.name} is not cut into windows: they are for the perplexity of causal language models; leave the "
+            "window and the stride out."
+        )
     if kind.name == CAUSAL_LM.name:
-        scorer = PerplexityScorer if test.references is None else ChoiceScorer
+        scorer = PerplexityScorer if is_perplexity else ChoiceScorer
         return scorer(test, tokenizer, min(limits))
     return scorer_for(test, kind.name, tokenizer, min(limits))
+
+
+def _require_padding(models: Sequence[PreTrainedModel], kind: OutputKind) -> None:
+    """Raise if a classifier on a decoder cannot find the last token of a padded text."""
+    for model in models:
+        has_pad = getattr(model.config, "pad_token_id", None) is not None
+        if not has_pad and kind.name in CLASSIFIER_KINDS and family_of(model.config).has_cache:
+            raise UnsupportedModel(
+                f"the config of the {type(model).__name__} has no pad_token_id, by which it finds the last token of a "
+                "text; set model.config.pad_token_id, such as to tokenizer.eos_token_id."
+            )
 
 
 def _require_models(models: Sequence[Any]) -> None:

@@ -5,9 +5,9 @@ There is one scorer per kind of model. A scorer holds the examples; each model g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -242,12 +242,14 @@ class MaskedTokenScorer(Scorer):
         special = tokenizer("")["input_ids"]
         half = len(special) // 2
         room = min(BLOCK_TOKENS, max_length) - len(special)
-        texts = [text for row in test.rows for text in row]
-        running = list(chain.from_iterable(tokenizer(texts, add_special_tokens=False)["input_ids"]))
+        texts = [text for row in test.rows for text in row if text.strip()]
+        most = test.windows.most
+        pieces = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in _parts(texts))
+        running = list(islice(chain.from_iterable(chain.from_iterable(pieces)), most and most * room))
         generator = torch.Generator().manual_seed(0)
         self.targets: list[Tensor] = []
         self.examples: list[Example] = []
-        for start in range(0, len(running), room)[: test.windows.most]:
+        for start in range(0, len(running), room):
             block = running[start : start + room]
             ids = torch.tensor(special[:half] + block + special[half:])
             masked = torch.rand(len(ids), generator=generator) < MASKED_SHARE
@@ -270,6 +272,12 @@ class MaskedTokenScorer(Scorer):
 
     def new_answers(self, config: PreTrainedConfig) -> ModelAnswers:
         return _MaskedTokenAnswers(self.targets)
+
+
+def _parts(texts: Sequence[str], size: int = 1000) -> Iterator[list[str]]:
+    """The texts in parts: those beyond the last block need not be tokenised."""
+    for start in range(0, len(texts), size):
+        yield list(texts[start : start + size])
 
 
 class _MaskedTokenAnswers(ModelAnswers):
