@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from kprune.checkpoints.tokenizer_checks import require_fit
 from kprune.data.calibration import longest_input
-from kprune.data.labels import training_labels
+from kprune.data.labels import class_names, training_labels
 from kprune.data.tasks import TASKS, Test, thin
 from kprune.errors import BadSample, KpruneError
 from kprune.evaluation.likeness import Likeness
@@ -151,7 +151,8 @@ def evaluate(
             differences=_differences(metrics, *answers),
             fidelity=likeness.figures(),
         )
-    return replace(evaluation, notes=_notes(answers), seconds=perf_counter() - started)
+    notes = (*_notes(answers), *likeness.notes(class_names(model.config)))
+    return replace(evaluation, notes=notes, seconds=perf_counter() - started)
 
 
 def check_compatible(model: PreTrainedModel, tokenizer: Any, test: Test, *, pooling: str = "mean") -> None:
