@@ -24,6 +24,9 @@ def short_names(names: Sequence[str]) -> list[str]:
     return [f"{Path(name).name} ({number})" for number, name in enumerate(names, 1)]
 
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Files with the settings of an image processor or a feature extractor; a folder has one of them."""
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
