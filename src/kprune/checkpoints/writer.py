@@ -19,7 +19,7 @@ from kprune.checkpoints.processors import has_processor, load_processor
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
 from kprune.data.items import MEDIA
-from kprune.errors import BadCheckpoint
+from kprune.errors import BadCheckpoint, KpruneError
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def save(
     pruned: Pruned,
     folder: str | Path,
     *,
-    source: Source | None = None,
+    source: Source | str | Path | None = None,
     tokenizer: Any = None,
     processor: Any = None,
     evaluation: HasCardSection | None = None,
@@ -44,8 +44,12 @@ def save(
     `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
     rename.
     """
+    if not isinstance(pruned, Pruned):
+        raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     folder = Path(folder)
+    source = None if source is None else Source.of(source)
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
+    _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
@@ -85,6 +89,31 @@ def _readers_for(
     if tokenizer is None and source is None:
         tokenizer = _find_tokenizer(model.config)
     return [each for each in (processor, tokenizer) if each is not None]
+
+
+def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:
+    """Log what a sentence-transformers folder loses, if the dense encoder is from one."""
+    if pruned.model is not pruned.model.base_model:
+        return  # it has a head
+    origin = _origin_folder(pruned.model.config)
+    if source is None and (origin is None or not (origin / "config.json").is_file()):
+        return
+    dense = source or Source(origin or "")
+    if not dense.is_sentence_transformer:
+        return
+    if source is None:
+        log.warning(
+            "%s is saved without the modules of sentence-transformers; pass save(…, source=%r)",
+            folder,
+            str(dense.folder),
+        )
+    if pruned.config.pooling != dense.pooling:
+        log.warning(
+            "the sample was measured with %s pooling, but %s has another pooling: prune(…, pooling=%r) measures it",
+            pruned.config.pooling,
+            dense.title,
+            dense.pooling,
+        )
 
 
 def _tokenizer_for(config: PreTrainedConfig, folder: Path, source: Source | None, tokenizer: Any) -> Any:

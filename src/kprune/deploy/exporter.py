@@ -49,8 +49,8 @@ class Exported:
 
 
 def export(
-    source: Source,
-    folder: Path,
+    source: Source | str | Path,
+    folder: str | Path,
     *,
     to: str = "onnx",
     int8: bool = False,
@@ -64,6 +64,7 @@ def export(
     graph whose outputs differ by more than 1e-4, relative to outputs above 1, is an error. An int8 graph always
     differs; its difference is reported only.
     """
+    source, folder = Source.of(source), Path(folder)
     target = target_named(to)
     require_installed(target, int8=int8)
     require_apart(source, folder)

@@ -110,6 +110,12 @@ class Sublayer:
             return [1] * stack
         return [part if isinstance(part, int) else int(attrgetter(part)(self.layer)) for part in stack]
 
+    def split(self, rows: Tensor, stack: Stack) -> tuple[Tensor, ...]:
+        """The rows of each of the stacked matrices, (rows, …); each matrix has its rows ordered by unit."""
+        heights = self.heights(stack)
+        parts: tuple[Tensor, ...] = rows.split([height * (len(rows) // sum(heights)) for height in heights])
+        return parts
+
     @property
     def parameters(self) -> dict[str, int]:
         """The block's further parameters that the layer has, each with the dimension that is divided among units."""
@@ -167,7 +173,5 @@ def find(model: PreTrainedModel) -> list[Sublayer]:
     family = family_of(model.config)
     layers = model.base_model.get_submodule(family.layers)
     return [
-        Sublayer(layer, index, kind, family)
-        for index, layer in enumerate(layers.children())
-        for kind in family.blocks
+        Sublayer(layer, index, kind, family) for index, layer in enumerate(layers.children()) for kind in family.blocks
     ]
