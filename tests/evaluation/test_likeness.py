@@ -3,7 +3,7 @@ import tiny
 import torch
 from evaluation_cases import PARAGRAPHS, model_for, one_by_one, paragraphs, score, shared_model, unlabelled
 
-from kprune.evaluation.likeness import BEYOND_COMMON, Likeness
+from kprune.evaluation.likeness import RARER_ANSWERS, Likeness
 from kprune.models.outputs import CLASSIFICATION, CTC, ENCODER_STATES, TOKEN_CLASSIFICATION, Prediction
 
 
@@ -32,9 +32,9 @@ def test_agreement_and_divergence_worked_out_by_hand():
     likeness = Likeness(CLASSIFICATION, 2)
     ours, theirs = [[0.0, 1.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]
     likeness.add(prediction(ours), prediction(theirs))
-    agreement, beyond, divergence = likeness.figures()
+    agreement, rarer, divergence = likeness.figures()
     assert (agreement.name, divergence.name) == ("agreement", "divergence")
-    assert (beyond.name, beyond.value) == (BEYOND_COMMON, 0.0)  # of the one item with another answer
+    assert (rarer.name, rarer.value) == (RARER_ANSWERS, 0.0)  # of the one item with another answer
     assert agreement.value == 50.0
     p = torch.tensor([0.0, 1.0]).softmax(0)
     assert divergence.value == pytest.approx(float((p * (2 * p).log()).sum()) / 2)
@@ -72,22 +72,22 @@ def tagged(answers, classes: int = 4) -> Prediction:
 
 
 @pytest.mark.parametrize("kind", [TOKEN_CLASSIFICATION, CTC], ids=lambda kind: kind.name)
-def test_agreement_beyond_the_most_common_answer_worked_out_by_hand(kind):
+def test_agreement_on_rarer_answers_worked_out_by_hand(kind):
     theirs = [[0] * 20, [0, 2, 0, 0, 3], [0] * 9 + [1]]
     ours = [[0] * 20, [0, 2, 1, 0, 0], [0] * 9 + [1]]
     likeness = Likeness(kind, 3)
     likeness.add(tagged(ours), tagged(theirs))
     found = {each.name: each for each in likeness.figures()}
     assert found["agreement"].value == pytest.approx(100 * (1 + 3 / 5 + 1) / 3, abs=1e-4)
-    assert found[BEYOND_COMMON].value == 50.0  # 2 → 2 and 1 → 1 of four items
-    assert (found[BEYOND_COMMON].low, found[BEYOND_COMMON].high) == (pytest.approx(100 / 3), 100.0)
+    assert found[RARER_ANSWERS].value == 50.0  # 2 → 2 and 1 → 1 of four items
+    assert (found[RARER_ANSWERS].low, found[RARER_ANSWERS].high) == (pytest.approx(100 / 3), 100.0)
     (note,) = likeness.notes(["keep", "drop", "swap", "add"])
     assert ("'keep'" in note) == (kind is TOKEN_CLASSIFICATION)
     assert "is 91.4% of" in note
     assert "the 4 of 35 items" in note
 
 
-def test_there_is_no_agreement_beyond_an_answer_that_is_the_only_one():
+def test_there_is_no_agreement_on_rarer_answers_without_any():
     likeness = Likeness(CLASSIFICATION, 3)
     likeness.add(tagged([[1]] * 3), tagged([[1]] * 3))
     assert [each.name for each in likeness.figures()] == ["agreement", "divergence"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,14 @@ REWRITTEN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model
 """Files that `save_pretrained` writes anew."""
 GRAPH_FILES = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
 """Files of exported graphs, which hold the weights."""
+
+
+def copy_side_files(source: Path, target: Path) -> None:
+    """Copy the files that are not rewritten: those of the tokenizer, the processor and the labels."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix in SIDE_SUFFIXES and file.name not in REWRITTEN_FILES:
+            shutil.copyfile(file, target / file.name)
 
 
 def short_names(names: Sequence[str]) -> list[str]:

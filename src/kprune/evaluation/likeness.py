@@ -28,7 +28,7 @@ NAMED_CLASSES = {CLASSIFICATION.name, TOKEN_CLASSIFICATION.name}
 KINDS_WITH_DIRECTIONS = {EMBEDDING, ENCODER_STATES.name}
 """Kinds whose outputs are normalised vectors."""
 
-BEYOND_COMMON = "agreement beyond the most common answer"
+RARER_ANSWERS = "agreement on rarer answers"
 """Agreement on items (texts, tokens, frames) where a model's answer is not the second model's most common one."""
 DOMINANT_SHARE = 0.9
 """Share of the most common answer above which plain agreement says little."""
@@ -67,7 +67,7 @@ class Likeness:
         if self.kind.is_distribution:
             return (
                 figure("agreement", unused, (self._agreement / self._weight).round(6)),
-                *self._beyond_common(),
+                *self._rarer_answers(),
                 figure("divergence", unused, self._divergence),
             )
         if self.kind.name in KINDS_WITH_DIRECTIONS:
@@ -90,14 +90,14 @@ class Likeness:
         name = repr(classes[common]) if has_name else f"class {common}"
         return (
             f"one answer ({name}) is {share:.1%} of the second model's answers, so that agreement alone says "
-            f"little; {BEYOND_COMMON} counts the {others:,} of {len(theirs):,} items with another answer.",
+            f"little; {RARER_ANSWERS} counts the {others:,} of {len(theirs):,} items with another answer.",
         )
 
     def _most_common(self) -> int:
         """The second model's most common answer."""
         return int(np.bincount(np.concatenate([theirs for _, _, theirs in self._answers])).argmax())
 
-    def _beyond_common(self) -> tuple[Figure, ...]:
+    def _rarer_answers(self) -> tuple[Figure, ...]:
         """Agreement on the items where a model's answer is not the second model's most common one; none: no figure.
 
         Examples with such items are resampled, and all items count alike.
@@ -112,4 +112,4 @@ class Likeness:
         present = items > 0
         if not present.any():
             return ()
-        return (replace(figure("share", items[present], agreed[present]), name=BEYOND_COMMON),)
+        return (replace(figure("share", items[present], agreed[present]), name=RARER_ANSWERS),)
