@@ -67,8 +67,9 @@ class MediaReader:
                 yield self._call(images=[read_image(item)])
             return
         rate = int(self.processor.sampling_rate)
-        length = getattr(self.processor, "n_samples", None) or self.piece or PIECE_SECONDS * rate
-        for sound in pieces_of(read_sound(item, rate), int(length), int(STEP_SECONDS * rate))[first:last]:
+        padded = getattr(self.processor, "n_samples", None)  # the length to which the processor pads
+        length, step = padded or self.piece or PIECE_SECONDS * rate, 1 if padded else int(STEP_SECONDS * rate)
+        for sound in pieces_of(read_sound(item, rate), int(length), step)[first:last]:
             yield self._call(sound, sampling_rate=rate)
 
     def _call(self, *inputs: Any, **options: Any) -> Tensor:
