@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import datasets
 import pytest
 import torch
 import transformers
@@ -80,6 +81,20 @@ def test_a_table_of_paths_is_a_sample_and_a_test(vit, images, tmp_path):
     assert printed["evaluation"]["figures"][0]["name"] == "accuracy"
 
 
+@pytest.mark.parametrize("form", ["folder", "parquet"])
+def test_a_data_set_of_images_is_a_test(form, small_vit, vit, images, tmp_path):
+    source, split = images, ("--split", "train")
+    if form == "parquet":
+        source, split = tmp_path / "photos.parquet", ()
+        datasets.load_dataset(str(images), split="train", cache_dir=str(tmp_path)).to_parquet(source)
+    named = ("--data", source, "--column", "image", "--label-column", "label", *split, "--json")
+    found = json.loads(kprune("evaluate", small_vit, "--against", vit, *named).stdout)
+    by_folder = ("--images", images, "--folder-labels", "--json")
+    expected = json.loads(kprune("evaluate", small_vit, "--against", vit, *by_folder).stdout)
+    assert found["examples"] == expected["examples"] == 60
+    assert found["figures"] == expected["figures"]
+
+
 MODELS = [
     ("clip_vision_model", "embedding", "cosine"),
     ("siglip_vision_model", None, "cosine"),
@@ -150,6 +165,7 @@ def bad_input(vit, images, sounds, tmp_path):
         "a column": (vit, ["--images", images, "--column", "a"], 2, "a folder of --images or --audio has no columns"),
         "labels of no folder": (vit, ["--text", text, "--folder-labels"], 2, "--folder-labels belongs to a folder"),
         "a max length": (vit, ["--images", images, "--max-length", 9], 1, "'vit' model fixes the number of tokens"),
+        "a speed-up": (vit, ["--images", images, "--speedup", 2], 2, "--speedup times models of text"),
         "other classes": (
             vit, ["--images", mixed, "--folder-labels", "--evaluate"], 1, "has the label 'lynx'; use cat, dog, owl"
         ),
@@ -158,7 +174,8 @@ def bad_input(vit, images, sounds, tmp_path):
 
 def test_bad_input_gets_a_sentence_and_leaves_nothing_of_images(vit, images, sounds, tmp_path):
     for name, (model, arguments, code, sentence) in bad_input(vit, images, sounds, tmp_path).items():
-        result = kprune("prune", model, tmp_path / "out", *arguments, *SIZE)
+        size = SIZE[2:] if "--speedup" in arguments else SIZE
+        result = kprune("prune", model, tmp_path / "out", *arguments, *size)
         assert (result.exit_code, sentence in result.stderr) == (code, True), (name, result.output)
         assert "Traceback" not in result.output
         assert not (tmp_path / "out").exists()

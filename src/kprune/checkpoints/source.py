@@ -142,7 +142,8 @@ class Source:
             return str(config["pooling_mode"])
         flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
         modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
-        return "+".join(modes) or POOLINGS_OF.get(_read_json(self.encoder / "config.json").get("model_type"), "mean")
+        model_type = _read_json(self.encoder / "config.json").get("model_type")
+        return "+".join(modes) or POOLINGS_OF.get(str(model_type), "mean")
 
     def _pooling_config(self) -> dict[str, Any]:
         """The config of the Pooling module; empty if there is none."""

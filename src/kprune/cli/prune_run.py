@@ -101,6 +101,10 @@ def _prepare(
     """Read the data, then load the weights: wrong data are noticed early."""
     config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
     data = replace(data, medium=medium_of(source))
+    if data.medium and goal.speedup is not None:
+        raise BadOptions(
+            f"--speedup times models of text, and {source.title} reads {data.medium.name}; use --reduction."
+        )
     sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
     prepared = prepare(
         source,
