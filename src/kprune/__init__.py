@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kprune.config import PruneConfig, RunConfig
     from kprune.config import PruneConfig as Settings
     from kprune.data.calibration import draw
+    from kprune.data.items import read_audio, read_images
+    from kprune.data.processing import draw_audio, draw_images
     from kprune.data.readers import read_lines, read_rows
     from kprune.data.tasks import TASKS, Test, load_task, read_test
     from kprune.deploy.benchmark import Bench, Contender, bench
@@ -50,11 +52,15 @@ __all__ = [
     "aim",
     "bench",
     "draw",
+    "draw_audio",
+    "draw_images",
     "evaluate",
     "export",
     "load_task",
     "measure_latency",
     "prune",
+    "read_audio",
+    "read_images",
     "read_lines",
     "read_rows",
     "read_test",
@@ -67,6 +73,8 @@ _HOMES = {
     "checkpoints.writer": ("save",),
     "config": ("PruneConfig", "RunConfig"),
     "data.calibration": ("draw",),
+    "data.items": ("read_audio", "read_images"),
+    "data.processing": ("draw_audio", "draw_images"),
     "data.readers": ("read_lines", "read_rows"),
     "data.tasks": ("TASKS", "Test", "load_task", "read_test"),
     "deploy.benchmark": ("Bench", "Contender", "bench"),

@@ -48,6 +48,15 @@ def data_options(command: Any) -> Any:
                 multiple=True,
                 help="Text file, one example per line; several are read in order.",
             ),
+            click.option(
+                "--images", type=click.Path(path_type=Path), help="Folder of images, for models that read images."
+            ),
+            click.option(
+                "--audio", type=click.Path(path_type=Path), help="Folder of sounds, for models that read sound."
+            ),
+            click.option(
+                "--folder-labels", is_flag=True, help="Sub-folders of --images or --audio are named after the classes."
+            ),
             click.option("--task", help="One of `kprune tasks`, from the hub, or from the folder --data."),
             click.option(
                 "--data",
@@ -57,7 +66,11 @@ def data_options(command: Any) -> Any:
                 "folder); with --task, the folder of the data sets' folders.",
             ),
             click.option(
-                "--column", "--text-column", "columns", multiple=True, help="Column with the text; twice for pairs."
+                "--column",
+                "--text-column",
+                "columns",
+                multiple=True,
+                help="Column with the text (twice for pairs), the images or the sounds.",
             ),
             click.option("--label-column", "label", help="Column with the labels."),
             click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
@@ -80,7 +93,12 @@ def dtype_option(help: str) -> Decorator:
     return click.option("--dtype", type=click.Choice(DTYPES), help=help)
 
 
-tokens_option = click.option("--tokens", default=DEFAULT_TOKENS, show_default=True, help="Real tokens to sample.")
+tokens_option = click.option(
+    "--tokens",
+    default=DEFAULT_TOKENS,
+    show_default=True,
+    help="Real tokens to sample (an image of 16 × 16 patches has about 200).",
+)
 
 
 def take_data_options(options: dict[str, Any]) -> DataOptions:

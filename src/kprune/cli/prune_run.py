@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from kprune.checkpoints.inspection import inspect
+from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source, fetch
 from kprune.cli.options import parse_shape, take_config, take_data_options
 from kprune.config import PruneConfig, RunConfig
+from kprune.data.processing import MediaReader
 from kprune.deploy.exporter import require_apart
 from kprune.deploy.latency import default_cache
 from kprune.errors import BadOptions
@@ -98,6 +100,11 @@ def _prepare(
 ) -> tuple[Prepared, PruneConfig]:
     """Read the data, then load the weights: wrong data are noticed early."""
     config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
+    data = replace(data, medium=medium_of(source))
+    if data.medium and goal.speedup is not None:
+        raise BadOptions(
+            f"--speedup times models of text, and {source.title} reads {data.medium.name}; use --reduction."
+        )
     sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
     prepared = prepare(
         source,
@@ -132,8 +139,18 @@ def _print_json(state: State, out_folder: Path, seconds: float) -> None:
     click.echo(json.dumps(result))
 
 
+def _describe_sample(state: State) -> str:
+    """The size of the sample in tokens, and in texts, images or pieces of sound."""
+    pruned, reader = state.result, state.prepared.tokenizer
+    nouns = {"images": "images", "audio": "pieces of sound"}
+    noun = nouns[reader.medium.name] if isinstance(reader, MediaReader) else "texts"
+    mean = pruned.tokens / pruned.examples
+    return f"{pruned.tokens:,} tokens in {pruned.examples:,} {noun} of {mean:.0f} tokens on average"
+
+
 def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
     print_inspection(inspect(out_folder), out)
+    out.print(f"sample      {_describe_sample(state)}", highlight=False)
     if state.evaluation:
         print_evaluation(state.evaluation, "pruned", "dense", out)
     for note in state.notes:

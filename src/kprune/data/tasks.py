@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kprune.data.readers import read_lines, read_table
-from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, texts_and_labels
+from kprune.data.rows import QUESTION_AND_CONTEXT, Item, Row, Table, labelled_rows, texts_and_labels
 from kprune.errors import BadSample, KpruneError
 from kprune.models.outputs import (
     CLASSIFICATION,
@@ -126,7 +126,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Test:
-    """Rows of text, with references (right answers) where they are known."""
+    """Rows of text, or of one image or sound each, with references (right answers) where they are known."""
 
     __test__ = False  # pytest must not collect this class
 
@@ -155,7 +155,7 @@ class Test:
 
 
 def _is_row(row: Any) -> bool:
-    return type(row) is tuple and len(row) in (1, 2) and all(type(text) is str for text in row)
+    return type(row) is tuple and len(row) in (1, 2) and all(type(text) in (str, Item) for text in row)
 
 
 def _complete_rows(data: Any, name: str) -> list[Row]:

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kprune.checkpoints.processors import load_reader
 from kprune.checkpoints.source import Source
 from kprune.config import DEFAULT_TOKENS, PruneConfig, RunConfig
 from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
+from kprune.data.processing import MediaReader, draw_media
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.evaluation.evaluator import check_compatible
 from kprune.models.families import family_of
@@ -69,7 +71,7 @@ def prepare(
 ) -> Prepared:
     """Load the model, check that it fits the test, and draw the calibration batches."""
     family_of(source.load_config())  # an unsupported model is refused before its weights are read
-    tokenizer = source.load_tokenizer()
+    tokenizer = load_reader(source)
     source.warn_of_unread_modules()
     model = on_device(source.load(), device)
     if in_float32:
@@ -82,6 +84,11 @@ def prepare(
     rows = sample.rows
     if kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
+    labels = training_labels(sample, kind.name, model.config) if with_labels else None
+    if isinstance(tokenizer, MediaReader):
+        reader = tokenizer.for_model(model, max_length)
+        batches = draw_media(rows, reader, tokens=tokens, seed=config.seed, labels=labels)
+        return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
     batches = draw(
         rows,
         tokenizer,
@@ -89,7 +96,7 @@ def prepare(
         max_length=length_limit(source, max_length, longest_input(tokenizer, model.config)),
         seed=config.seed,
         masked=kind.is_vocabulary,
-        labels=training_labels(sample, kind.name, model.config) if with_labels else None,
+        labels=labels,
     )
     return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
 

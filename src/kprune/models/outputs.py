@@ -117,6 +117,12 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 POOLINGS = ("mean", "cls", "max", "lasttoken", "pooler")
+POOLINGS_OF = {
+    **dict.fromkeys(("vit", "deit"), "cls"),
+    **dict.fromkeys(("dinov2", "clip_vision_model", "siglip_vision_model"), "pooler"),
+    **dict.fromkeys(("clip_text_model", "siglip_text_model"), "pooler"),
+}
+"""The usual pooling of bare models by model type; the mean of all others."""
 
 
 def _pooled(outputs: Any, batch: Batch, pooling: str) -> Tensor:

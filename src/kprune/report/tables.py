@@ -55,6 +55,9 @@ def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
     title = f"{result.test}, {count}, " + ("95 % intervals" if result.has_intervals else "too few for intervals")
     number = _with_interval if result.has_intervals else _without_interval
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=False)
+    table.add_column()
+    for _ in range(3):
+        table.add_column(no_wrap=True)  # a narrow terminal folds the names only
     if not other:
         for figure in result.figures:
             table.add_row(figure.name, name, number(figure))
