@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -202,17 +201,21 @@ def _counted_flops(model: PreTrainedModel, batch: Batch) -> int:
     return int(counter.get_total_flops())
 
 
+Law = Callable[[PreTrainedModel, OutputKind, Batch], None]
+LAWS: dict[str, Law] = {
+    "units": lambda model, kind, batch: check_units(model),
+    "restart": check_restart,
+    "targets": lambda model, kind, batch: check_targets(model, batch),
+    "removal": check_removal,
+    "FLOPs": lambda model, kind, batch: check_flops(model, batch),
+}
+"""Every law, by name, in the order in which they are checked."""
+
+
 def check_all(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
     """All laws on one batch; raises `LawBroken` with the first that does not hold."""
-    laws: list[Callable[[], Any]] = [
-        lambda: check_units(model),
-        lambda: check_restart(model, kind, batch),
-        lambda: check_targets(model, batch),
-        lambda: check_removal(model, kind, batch),
-        lambda: check_flops(model, batch),
-    ]
-    for law in laws:
-        law()
+    for law in LAWS.values():
+        law(model, kind, batch)
 
 
 def _values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.canonical import to_canonical
-from kprune.models.families import family_of
+from kprune.models.families import family_of, row_to_store
 from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
@@ -40,6 +40,9 @@ def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | 
     if all(layer == dense for layer in per_layer):
         return None
     record = {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
+    row = row_to_store(model.config)
+    if row is not None:
+        record["family"] = row
     biased = [sublayer for sublayer in find(model) if sublayer.block.head_bias is not None]
     return {**record, "kept_heads": [kept_heads(sublayer) for sublayer in biased]} if biased else record
 
@@ -101,6 +104,15 @@ def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
 def apply(record: Record, model: PreTrainedModel) -> None:
     """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
+    try:
+        _resize(record, model)
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the model ({error})") from error
+
+
+def _resize(record: Record, model: PreTrainedModel) -> None:
     to_canonical(model)
     for sublayer in find(model):
         units = record["per_layer"][sublayer.index][sublayer.kind]
