@@ -64,11 +64,11 @@ def check_removal(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
 
     Some, one and no units of each kind are kept. That the masks have an effect is part of the law.
     """
-    dense = _values(model, kind, batch)
+    dense = values(model, kind, batch)
     for name, keeps in _selections(find(model)):
         masks = {s: keep.to(s.consumer.weight) for s, keep in zip(find(model), keeps, strict=True) if s.units}
         with masked(masks, batch.mask.shape):
-            expected = _values(model, kind, batch)
+            expected = values(model, kind, batch)
         if torch.equal(expected, dense):
             raise LawBroken(f"masking units ({name}) has no effect on the outputs; correct the row's consumers.")
         small = copy.deepcopy(model)
@@ -76,12 +76,12 @@ def check_removal(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
             for sublayer, keep in zip(find(small), keeps, strict=True):
                 if sublayer.units:
                     shrink(sublayer, keep)
-            actual = _values(small, kind, batch)
+            actual = values(small, kind, batch)
         except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
             raise LawBroken(
                 f"the model does not run without some units ({name}): {str(error).splitlines()[0]}"
             ) from error
-        _require_close(f"removing units ({name}) is not masking them", actual, expected)
+        require_close(f"removing units ({name}) is not masking them", actual, expected)
 
 
 def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]:
@@ -111,24 +111,24 @@ def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]
 @torch.no_grad()
 def check_restart(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
     """Law: a pass that starts at any sublayer gives the outputs of the whole pass."""
-    expected = _values(model, kind, batch)
+    expected = values(model, kind, batch)
     stream = embed(model, batch)
     for ffn in find(model)[1::2]:
         index = ffn.index
         actual = kind.read(forward(model, batch, start=index, stream=stream), batch).values
-        _require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
+        require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
         midway = pass_attention(model, ffn, batch, stream)
         actual = kind.read(forward(model, batch, start=index, stream=midway, at_ffn=True), batch).values
-        _require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
+        require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
         after = advance(model, batch, index, stream)
-        _require_close(
+        require_close(
             f"layer {index} from its FFN on is not the whole layer",
             advance(model, batch, index, midway, at_ffn=True),
             after,
         )
         stream = after
     actual = kind.read(forward(model, batch, start=index + 1, stream=stream), batch).values
-    _require_close("the head alone does not give the outputs of the whole pass", actual, expected)
+    require_close("the head alone does not give the outputs of the whole pass", actual, expected)
 
 
 @torch.no_grad()
@@ -146,7 +146,7 @@ def check_targets(model: PreTrainedModel, batch: Batch) -> None:
         ):
             seen = watch(model, sublayer, batch, before)
             own = seen.stream + sublayer.consumer(seen.features)
-            _require_close(f"the refit of {sublayer.name} reads other features than its target", own, target)
+            require_close(f"the refit of {sublayer.name} reads other features than its target", own, target)
             if not _is_stream(sublayer, target, batch, before, result):
                 raise LawBroken(
                     f"X + Sub(X) of {sublayer.name} is not the stream after it, with or without a norm; correct the "
@@ -218,11 +218,13 @@ def check_all(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
         law(model, kind, batch)
 
 
-def _values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:
+def values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:
+    """The model's outputs, one row per prediction."""
     return kind.read(call(model, batch), batch).values
 
 
-def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
+def require_close(what: str, actual: Tensor, expected: Tensor) -> None:
+    """Raise unless two outputs are equal up to rounding."""
     if actual.shape != expected.shape:
         raise LawBroken(f"{what}: the shapes are {tuple(actual.shape)} and {tuple(expected.shape)}.")
     finite = expected.isfinite()

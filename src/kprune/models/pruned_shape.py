@@ -77,7 +77,7 @@ def check(record: Record, config: PreTrainedConfig) -> None:
     if not isinstance(per_layer, list) or len(per_layer) != layers:
         actual = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
         raise _mismatch(f"the record's 'per_layer' has {actual}, the config {layers} layers")
-    dense = dense_units(config)
+    dense = _declared_units(record, config)
     for index, layer in enumerate(per_layer):
         if not isinstance(layer, dict) or set(layer) != set(dense):
             raise _mismatch(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
@@ -89,6 +89,15 @@ def check(record: Record, config: PreTrainedConfig) -> None:
                 )
     if family_of(config).blocks["attention"].head_bias is not None:
         _check_heads(record.get("kept_heads"), [layer["attention"] for layer in per_layer], dense["attention"])
+
+
+def _declared_units(record: Record, config: PreTrainedConfig) -> dict[str, int]:
+    try:
+        return dense_units(config)
+    except (AttributeError, TypeError, ValueError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the config ({error})") from error
 
 
 def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
