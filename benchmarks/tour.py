@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,12 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 
 import kprune
 from kprune.jobs.demo import embedded_model
@@ -112,6 +117,8 @@ class Tour:
         return f"CSV, JSONL, list, DataFrame and Dataset give the same {len(drawn[0])} texts"
 
     def commas(self) -> str:
+        (self.here / "semicolons.csv").write_text("text;label\ngood;1\n")
+        refused("a table with semicolons", lambda: kprune.read_rows(self.here / "semicolons.csv"))
         (self.here / "commas.csv").write_text("text,label\n" + "good, but long,1\n" * 20)
         return refused("a row with too many fields", lambda: kprune.read_rows(self.here / "commas.csv", ["text"]))
 
@@ -135,6 +142,40 @@ class Tour:
         stored = {str(tensor.dtype) for tensor in load_file(self.here / "small/model.safetensors").values()}
         assert (stored, said) == ({"torch.float16"}, "float16"), f"weights are {stored}, config.json says {said}"
         return "the float16 model stays float16, in file and config.json"
+
+    def from_python(self) -> str:
+        source = self.models / "minilm-sst2"
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32)
+        test = kprune.read_test(self.table("sst2", "validation"), ["sentence"], "label")
+        results = {}
+        for form, data in {"data-set": Dataset.from_pandas(self.rows), "data-frame": self.rows}.items():
+            batches = kprune.draw(data, tokenizer, columns=["sentence"], tokens=5000, max_length=128)
+            results[form] = kprune.prune(model, batches, reduction=0.4)
+            kprune.save(results[form], self.here / form, tokenizer=tokenizer)
+        weights = [load_file(self.here / form / "model.safetensors") for form in results]
+        assert all(weights[0][name].equal(weights[1][name]) for name in weights[0] | weights[1]), "weights differ"
+        ours = kprune.evaluate(results["data-set"].model, tokenizer, test).figures[0].value
+        elsewhere = evaluated("accuracy", self.here / "data-frame", "--data", self.here / "test.csv", *ROWS, *LABELS)
+        piped = self.in_process("data-set", test.rows[:50])
+        with torch.no_grad():
+            encoded = tokenizer([text for (text,) in test.rows[:50]], padding=True, return_tensors="pt")
+            expected = results["data-set"].model(**encoded).logits.argmax(1).tolist()
+        assert piped == expected, "another process gives other answers"
+        assert ours > 80, f"accuracy {ours}"
+        return same("Dataset and DataFrame give one model; accuracy here and elsewhere", ours, elsewhere)
+
+    def in_process(self, folder: str, rows: Sequence[tuple[str, ...]]) -> list[int]:
+        """Classes of a saved model by a pipeline of another process."""
+        code = (
+            "import json, sys, kprune; from transformers import pipeline; "
+            "answers = pipeline('text-classification', model=sys.argv[1])(json.load(sys.stdin)); "
+            "print(json.dumps([int(answer['label'][-1]) for answer in answers]))"
+        )
+        command = [sys.executable, "-c", code, str(self.here / folder)]
+        texts = json.dumps([text for (text,) in rows])
+        done = subprocess.run(command, input=texts, capture_output=True, text=True, check=True)
+        return [int(each) for each in json.loads(done.stdout.splitlines()[-1])]
 
     def reranker(self) -> str:
         CrossEncoder(str(self.models / "minilm-stsb")).save_pretrained(str(self.here / "reranker"))
@@ -186,7 +227,7 @@ def main(model: Path, data: Path, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tour = Tour(model, data, Path(folder), limit)
         stops = [tour.files, tour.sample, tour.commas, tour.lines_of_table, tour.classifier, tour.dtype]
-        for stop in [*stops, tour.reranker, tour.embedder, tour.token_classifier]:
+        for stop in [*stops, tour.from_python, tour.reranker, tour.embedder, tour.token_classifier]:
             try:
                 verdict, said = "ok", stop()
             except Exception as error:  # a stop that fails is a finding

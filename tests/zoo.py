@@ -1,29 +1,25 @@
-"""A tiny real model of every family, built from its config, with inputs for it.
-
-`NAMES` are model types; a name with a slash is a variant, such as `gpt_neox/serial`. The weights are random and large
-enough that every part of a model has an effect on its outputs.
-"""
+"""Tiny real models of every family and output kind, built from configs, with inputs that each of them reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import tiny
 import torch
 import transformers
+from tiny import HEADS, SEAM_CONFIGS, SIZES, SPECIAL_TOKENS
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-SIZES = tiny.SIZES
-SPECIAL_TOKENS = tiny.SPECIAL_TOKENS
+from kprune.models.batches import Sample, examples_of, regroup
+from kprune.models.families import family_of
+from kprune.models.passes import stream_length
+
 DECODER = {**SIZES, **SPECIAL_TOKENS, "num_key_value_heads": 2}
-HEAD_DIM = {**DECODER, "head_dim": 8}
-LOCAL = {**HEAD_DIM, "query_pre_attn_scalar": 8, "sliding_window": 8}
-IMAGES = {**SIZES, "image_size": 16, "patch_size": 4, "num_channels": 3}
+GEMMA = {**DECODER, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 3}
-GATED_T5 = {**T5, "feed_forward_proj": "gated-gelu"}
-POSITIONS = {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+IMAGE = {**SIZES, "image_size": 16, "patch_size": 4, "num_channels": 3, "projection_dim": 16}
 WHISPER = {
     "d_model": 32,
     "encoder_layers": 3,
@@ -36,7 +32,7 @@ WHISPER = {
     "max_source_positions": 12,
     "decoder_start_token_id": 2,
 }
-WAVEFORMS = {
+SOUND = {
     **SIZES,
     "conv_dim": (16, 16),
     "conv_stride": (4, 4),
@@ -45,106 +41,146 @@ WAVEFORMS = {
     "num_conv_pos_embeddings": 8,
     "num_conv_pos_embedding_groups": 2,
 }
-CLASSIFIER = "AutoModelForSequenceClassification"
-CAUSAL, MASKED, CTC = "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForCTC"
-ENCODER, TEXT_ENCODER = "AutoModel", "AutoModelForTextEncoding"
-IMAGE_CLASSIFIER = "AutoModelForImageClassification"
+RELATIVE = {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+
+TEXT_KINDS = ("classification", "question answering", "token classification", "masked language model", "embedding")
+LANGUAGE_KINDS = ("causal language model", "classification", "embedding")
+OTHER_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "causal language model": ("AutoModelForCausalLM", {}),
+    "image classification": ("AutoModelForImageClassification", {"num_labels": 3}),
+    "sound classification": ("AutoModelForAudioClassification", {"num_labels": 3}),
+    "speech recognition": ("AutoModelForCTC", {}),
+}
+"""Classes that load models of kinds beyond those of `tiny.HEADS`."""
 
 
 @dataclass(frozen=True)
-class Animal:
-    """The class of one tiny model, and its config."""
+class Entry:
+    """A family's tiny config, and the output kinds that it is tested with; a kind may name its class."""
 
-    loader: str
-    sizes: dict[str, Any]
+    config: dict[str, Any]
+    kinds: tuple[str, ...]
+    classes: dict[str, str] = field(default_factory=dict)
 
 
-ZOO = {
-    "bert": Animal(CLASSIFIER, SIZES),
-    "roberta": Animal(CLASSIFIER, SIZES),
-    "xlm-roberta": Animal(MASKED, SIZES),
-    "camembert": Animal(ENCODER, SIZES),
-    "electra": Animal(CLASSIFIER, {**SIZES, "embedding_size": 16}),
-    "ernie": Animal(MASKED, SIZES),
-    "layoutlm": Animal(CLASSIFIER, SIZES),
-    "data2vec-text": Animal(MASKED, SIZES),
-    "esm": Animal(CLASSIFIER, tiny.SEAM_CONFIGS["esm"]),
-    "megatron-bert": Animal(CLASSIFIER, SIZES),
-    "mpnet": Animal(ENCODER, SIZES),
-    "deberta": Animal(CLASSIFIER, POSITIONS),
-    "deberta-v2": Animal(
-        CLASSIFIER, {**POSITIONS, "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+ZOO: dict[str, Entry] = {
+    **{name: Entry(SIZES, TEXT_KINDS) for name in ("bert", "roberta", "xlm-roberta", "camembert", "ernie")},
+    "electra": Entry({**SIZES, "embedding_size": 16}, TEXT_KINDS),
+    "distilbert": Entry({"dim": 32, "n_heads": 4, "n_layers": 3, "hidden_dim": 48}, TEXT_KINDS),
+    "data2vec-text": Entry(SIZES, TEXT_KINDS),
+    "layoutlm": Entry(SIZES, ("classification", "token classification", "masked language model", "embedding")),
+    "esm": Entry(SEAM_CONFIGS["esm"], ("classification", "token classification", "masked language model", "embedding")),
+    "megatron-bert": Entry(SIZES, TEXT_KINDS),
+    "mpnet": Entry(SIZES, TEXT_KINDS),
+    "modernbert": Entry(SEAM_CONFIGS["modernbert"], TEXT_KINDS),
+    "deberta": Entry(RELATIVE, TEXT_KINDS),
+    "deberta/absolute": Entry(SIZES, ("classification",)),
+    "deberta-v2": Entry(
+        {**RELATIVE, "position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm"}, TEXT_KINDS
     ),
-    "deberta-v2/own position projections": Animal(MASKED, {**POSITIONS, "position_buckets": 8}),
-    "distilbert": Animal(CLASSIFIER, tiny.CONFIGS["distilbert"]),
-    "modernbert": Animal(CLASSIFIER, tiny.SEAM_CONFIGS["modernbert"]),
-    "nomic_bert": Animal(ENCODER, SIZES),
-    "gte": Animal(CLASSIFIER, SIZES),
-    "eurobert": Animal(MASKED, DECODER),
-    "t5": Animal(TEXT_ENCODER, {**T5, "feed_forward_proj": "relu"}),
-    "mt5": Animal(TEXT_ENCODER, GATED_T5),
-    "umt5": Animal(TEXT_ENCODER, GATED_T5),
-    "llama": Animal(CAUSAL, DECODER),
-    "mistral": Animal(CAUSAL, {**DECODER, "sliding_window": 8}),
-    "qwen2": Animal(CAUSAL, DECODER),
-    "qwen3": Animal(CAUSAL, HEAD_DIM),
-    "smollm3": Animal(CAUSAL, DECODER),
-    "gemma": Animal(CAUSAL, HEAD_DIM),
-    "gemma2": Animal(CAUSAL, LOCAL),
-    "gemma3_text": Animal(CAUSAL, LOCAL),
-    "phi3": Animal(CAUSAL, DECODER),
-    "starcoder2": Animal(CAUSAL, DECODER),
-    "gpt2": Animal(CAUSAL, {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 66, "n_inner": 48}),
-    "gpt_neox": Animal(CAUSAL, SIZES),
-    "gpt_neox/serial": Animal(CAUSAL, {**SIZES, "use_parallel_residual": False}),
-    "opt": Animal(CAUSAL, tiny.SEAM_CONFIGS["opt"]),
-    "vit": Animal(IMAGE_CLASSIFIER, IMAGES),
-    "deit": Animal("DeiTForImageClassification", IMAGES),
-    "dinov2": Animal(IMAGE_CLASSIFIER, {**IMAGES, "mlp_ratio": 2, "layerscale_value": 0.3}),
-    "clip_vision_model": Animal("CLIPVisionModelWithProjection", {**IMAGES, "projection_dim": 16}),
-    "clip_text_model": Animal("CLIPTextModelWithProjection", {**SIZES, "projection_dim": 16, "eos_token_id": 2}),
-    "siglip_vision_model": Animal("SiglipVisionModel", IMAGES),
-    "siglip_text_model": Animal("SiglipTextModel", SIZES),
-    "whisper": Animal("WhisperForConditionalGeneration", WHISPER),
-    "whisper/classifier": Animal("AutoModelForAudioClassification", WHISPER),
-    "wav2vec2": Animal(CTC, WAVEFORMS),
-    "wav2vec2/pre-norm": Animal(CTC, {**WAVEFORMS, "do_stable_layer_norm": True, "feat_extract_norm": "layer"}),
-    "hubert": Animal(CTC, WAVEFORMS),
+    "deberta-v2/own position projections": Entry({**RELATIVE, "position_buckets": 8}, ("classification",)),
+    "nomic_bert": Entry(SIZES, ("classification", "token classification", "masked language model", "embedding")),
+    "gte": Entry(SIZES, ("classification", "token classification", "masked language model", "embedding")),
+    "eurobert": Entry(DECODER, ("classification", "token classification", "masked language model", "embedding")),
+    "t5": Entry(
+        {**T5, "feed_forward_proj": "relu"}, ("embedding", "token classification"), {"embedding": "T5EncoderModel"}
+    ),
+    "mt5": Entry({**T5, "feed_forward_proj": "gated-gelu"}, ("embedding",), {"embedding": "MT5EncoderModel"}),
+    "umt5": Entry({**T5, "feed_forward_proj": "gated-gelu"}, ("embedding",), {"embedding": "UMT5EncoderModel"}),
+    "umt5/plain": Entry({**T5, "feed_forward_proj": "relu"}, ("embedding",), {"embedding": "UMT5EncoderModel"}),
+    "llama": Entry(DECODER, (*LANGUAGE_KINDS, "question answering", "token classification")),
+    "mistral": Entry({**DECODER, "sliding_window": 8}, LANGUAGE_KINDS),
+    "qwen2": Entry(DECODER, LANGUAGE_KINDS),
+    "qwen3": Entry({**DECODER, "head_dim": 8}, LANGUAGE_KINDS),
+    "smollm3": Entry(DECODER, LANGUAGE_KINDS),
+    "gemma": Entry({**DECODER, "head_dim": 8}, LANGUAGE_KINDS),
+    "gemma2": Entry(GEMMA, LANGUAGE_KINDS),
+    "gemma3_text": Entry(GEMMA, ("causal language model", "embedding")),
+    "phi3": Entry(DECODER, LANGUAGE_KINDS),
+    "starcoder2": Entry(DECODER, LANGUAGE_KINDS),
+    "gpt2": Entry({"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 66, "n_inner": 48}, LANGUAGE_KINDS),
+    "gpt_neox": Entry(SIZES, LANGUAGE_KINDS),
+    "gpt_neox/serial": Entry({**SIZES, "use_parallel_residual": False}, ("causal language model",)),
+    "opt": Entry(SEAM_CONFIGS["opt"], LANGUAGE_KINDS),
+    "vit": Entry(IMAGE, ("image classification", "embedding")),
+    "deit": Entry(IMAGE, ("image classification", "embedding"), {"image classification": "DeiTForImageClassification"}),
+    "dinov2": Entry(
+        {name: value for name, value in IMAGE.items() if name != "intermediate_size"}
+        | {"mlp_ratio": 2, "layerscale_value": 0.3},
+        ("image classification", "embedding"),
+    ),
+    "clip_vision_model": Entry(IMAGE, ("embedding",), {"embedding": "CLIPVisionModelWithProjection"}),
+    "clip_text_model": Entry(
+        {**SIZES, "projection_dim": 16, "eos_token_id": 2}, ("embedding",), {"embedding": "CLIPTextModelWithProjection"}
+    ),
+    "siglip_vision_model": Entry(IMAGE, ("embedding",)),
+    "siglip_text_model": Entry(SIZES, ("embedding",), {"embedding": "SiglipTextModel"}),
+    "whisper": Entry(
+        WHISPER, ("encoder states", "sound classification"), {"encoder states": "WhisperForConditionalGeneration"}
+    ),
+    "wav2vec2": Entry(SOUND, ("speech recognition", "sound classification", "embedding")),
+    "wav2vec2/pre-norm": Entry(
+        {**SOUND, "do_stable_layer_norm": True, "feat_extract_norm": "layer"}, ("speech recognition",)
+    ),
+    "hubert": Entry(SOUND, ("speech recognition", "sound classification", "embedding")),
 }
-NAMES = list(ZOO)
+CASES = [(name, kind) for name, entry in ZOO.items() for kind in entry.kinds]
+"""Every family with every output kind."""
+ONE_EACH = [(name, entry.kinds[0]) for name, entry in ZOO.items()]
+"""Every family with one output kind."""
+DECODERS = [name for name, entry in ZOO.items() if "causal language model" in entry.kinds]
 
 
-def build(name: str, animal: Animal | None = None, **changes: Any) -> PreTrainedModel:
-    """The model with this name, or of another config, with the same weights every time."""
-    animal = animal or ZOO[name]
-    common = {"vocab_size": 99, "max_position_embeddings": 66, "initializer_range": 0.25, "pad_token_id": 1}
+def build(name: str, kind: str | None = None, **changes: Any) -> PreTrainedModel:
+    """A model with random weights, large enough that every unit matters, and biases that are not zero."""
+    entry = ZOO[name]
+    kind = kind or entry.kinds[0]
+    head = OTHER_HEADS.get(kind) or HEADS.get(kind, (None, {}))
+    common = {"vocab_size": 99, "max_position_embeddings": 66, "pad_token_id": 1, **head[1]}
+    config = AutoConfig.for_model(name.partition("/")[0], **{**common, **entry.config, **changes})
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name.split("/")[0], **{**common, **animal.sizes, **changes})
-    loader = getattr(transformers, animal.loader)
-    model = loader.from_config(config) if hasattr(loader, "from_config") else loader(config)
+    if kind in entry.classes:
+        model = getattr(transformers, entry.classes[kind])(config)
+    else:
+        loader = getattr(transformers, head[0]) if isinstance(head[0], str) else head[0]
+        model = loader.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.25)
-            else:  # biases start at zero and scales at one
-                parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.add_(0.1 * torch.randn_like(parameter))
     return model.eval()
 
 
-def batches(model: PreTrainedModel) -> list[dict[str, Tensor]]:
-    """Inputs for a model: texts of two lengths, images, spectrograms, or waveforms of two lengths."""
-    inputs = model.main_input_name
+def batches(model: PreTrainedModel, count: int = 1, examples: int = 6) -> list[dict[str, Tensor]]:
+    """Random inputs, as a tokenizer or a processor gives them; texts have padding, sounds two lengths."""
     generator = torch.Generator().manual_seed(1)
-    if inputs == "input_ids":
-        ids = torch.randint(5, 99, (6, 20), generator=generator)
-        mask = torch.ones_like(ids)
-        ids[2, 13:], mask[2, 13:] = 1, 0
-        batch = {"input_ids": ids, "attention_mask": mask}
-        if model.config.model_type == "layoutlm":
-            batch["bbox"] = torch.randint(0, 50, (6, 20, 4), generator=generator).sort(-1).values
-        return [batch]
-    if inputs == "pixel_values":
-        return [{inputs: torch.randn(6, 3, 16, 16, generator=generator)}]
-    if inputs == "input_features":
-        return [{inputs: torch.randn(6, 8, 24, generator=generator)}]
-    return [{inputs: torch.randn(count, length, generator=generator)} for count, length in ((4, 400), (2, 500))]
+    name = family_of(model.config).inputs
+    found = []
+    for number in range(count):
+        if name == "pixel_values":
+            found.append({name: torch.randn(examples, 3, 16, 16, generator=generator)})
+        elif name == "input_features":
+            found.append({name: torch.randn(examples, 8, 24, generator=generator)})
+        elif name == "input_values":
+            found.append({name: torch.randn(examples, 400 + 100 * (number % 2), generator=generator)})
+        else:
+            found.append(_texts(model, examples, generator))
+    return found
+
+
+def _texts(model: PreTrainedModel, examples: int, generator: torch.Generator) -> dict[str, Tensor]:
+    ids = torch.randint(5, 99, (examples, 20), generator=generator)
+    mask = torch.ones_like(ids)
+    ids[2, 13:], mask[2, 13:] = 1, 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if model.config.model_type == "layoutlm":
+        batch["bbox"] = torch.randint(0, 50, (*ids.shape, 4), generator=generator).sort(-1).values
+    return batch
+
+
+def sample(model: PreTrainedModel, count: int = 1) -> Sample:
+    """The batches, regrouped as for pruning."""
+    examples = examples_of(batches(model, count), partial(stream_length, model))
+    return regroup(examples, tokens=1000, pad_id=1, device=torch.device("cpu"))

@@ -14,7 +14,14 @@ import tiny
 import torch
 from command_line import write_checkpoint
 from task_data import load_tokenizer
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    pipeline,
+)
 from uneven_model import BATCHES, uneven_result
 
 import kprune
@@ -163,6 +170,48 @@ def test_a_tokenizer_that_does_not_fit_is_not_saved(dense, tmp_path, caplog):
     folder = kprune.save(pruned, tmp_path / "small")
     assert not (folder / "tokenizer.json").exists()
     assert "has a token number 30521" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["a-model-name", 7])
+def test_what_is_no_tokenizer_is_not_saved(other, tmp_path):
+    with pytest.raises(kprune.KpruneError, match=r"the tokenizer has the type \w+; pass a tokenizer"):
+        kprune.save(uneven_result(), tmp_path / "small", tokenizer=other)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sentence_transformers_folder_that_is_not_named_gets_a_warning(tmp_path, caplog):
+    write_checkpoint(tmp_path / "dense", "embedding")
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{path or 'Transformer'}"} for path in ("", "Pooling")
+    ]
+    (tmp_path / "dense/modules.json").write_text(json.dumps(modules))
+    (tmp_path / "dense/Pooling").mkdir()
+    (tmp_path / "dense/Pooling/config.json").write_text('{"pooling_mode": "cls"}')
+    pruned = kprune.prune(AutoModel.from_pretrained(tmp_path / "dense"), BATCHES, reduction=0.5)
+    kprune.save(pruned, tmp_path / "named", source=Source(tmp_path / "dense"))
+    assert "has another pooling: prune(…, pooling='cls') measures it" in caplog.text
+    assert "modules of sentence-transformers" not in caplog.text
+    caplog.clear()
+    kprune.save(pruned, tmp_path / "small")
+    assert "is saved without the modules of sentence-transformers; pass save(…, source='" in caplog.text
+    assert "has another pooling" in caplog.text
+    caplog.clear()
+    pruned = kprune.prune(AutoModel.from_pretrained(tmp_path / "dense"), BATCHES, reduction=0.5, pooling="cls")
+    kprune.save(pruned, tmp_path / "right", source=Source(tmp_path / "dense"))
+    assert not caplog.text
+
+
+def test_only_results_and_folders_are_saved(dense, tmp_path):
+    pruned = prune_loaded(dense)
+    with pytest.raises(kprune.KpruneError, match=r"save takes the result of kprune\.prune, not a BertForSequence"):
+        kprune.save(pruned.model, tmp_path / "small")
+    with pytest.raises(kprune.KpruneError, match="a model folder is needed, not a BertForSequenceClassification; pass"):
+        kprune.save(pruned, tmp_path / "small", source=pruned.model)
+    files = [
+        sorted(path.name for path in kprune.save(pruned, tmp_path / name, source=source).iterdir())
+        for name, source in {"a": dense, "b": str(dense), "c": Source(dense)}.items()
+    ]
+    assert files[0] == files[1] == files[2]
 
 
 @pytest.mark.real

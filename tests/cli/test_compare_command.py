@@ -25,7 +25,8 @@ def test_cells_that_fail_are_printed_with_the_reason(tmp_path):
         "kprune: every cell failed; the lines above have the reasons. The next run tries them again.\n"
     )
     assert "5 cells, 5 run now, 5 failed in all" in " ".join(result.output.split())  # one for each method
-    assert " ".join(result.output.split()).count("there is no folder /nowhere") == 5
+    assert " ".join(result.output.split()).count("there is no folder nowhere") == 5
+    assert "/nowhere" not in (tmp_path / "r.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

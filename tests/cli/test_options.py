@@ -113,3 +113,9 @@ def test_short_names_differ():
     assert short_names(["a/model", "b/small"]) == ["model", "small"]
     assert short_names(["a/x/model", "b/x/model"]) == ["a/x/model", "b/x/model"]
     assert short_names(["m", "m"]) == ["m (1)", "m (2)"]
+
+
+def test_the_limit_of_rows_is_described_as_it_works():
+    for name in ("prune", "evaluate", "export", "compare"):
+        (limit,) = (option for option in main.commands[name].params if option.name == "limit")
+        assert "evenly spread" in limit.help  # as `thin` takes them

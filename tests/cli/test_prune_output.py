@@ -6,9 +6,10 @@ import time
 import pytest
 import torch
 from command_line import CLASSES, kprune, write_checkpoint, write_table
+from fast_clock import install_fast_clock
 from transformers import AutoModelForSequenceClassification
 
-from kprune.jobs import max_drop
+from kprune.jobs import max_drop, speedup
 
 pytest_plugins = ["command_fixtures"]
 SAMPLE = ("--tokens", 1000, "--align", 1)
@@ -84,3 +85,18 @@ def test_the_time_is_that_of_the_whole_work(checkpoint, table, tmp_path, monkeyp
     printed = json.loads(kprune("prune", checkpoint, tmp_path / "out", *options).stdout)
     assert printed["total_seconds"] > 0.3 * len(printed["trials"]) > printed["seconds"] / 4
     assert printed["total_seconds"] > printed["seconds"]
+
+
+def test_the_time_of_a_speedup_counts_its_measurements(checkpoint, text, tmp_path, monkeypatch):
+    install_fast_clock(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    measure = speedup.measured_speedup
+
+    def slow_measurement(*arguments):
+        time.sleep(0.2)
+        return measure(*arguments)
+
+    monkeypatch.setattr(speedup, "measured_speedup", slow_measurement)
+    options = ("--text", text, "--speedup", 1.2, "--shape", "2x16", "--threads", 1, *SAMPLE, "--json")
+    printed = json.loads(kprune("prune", checkpoint, tmp_path / "out", *options).stdout)
+    assert printed["total_seconds"] > 0.2 + printed["seconds"]

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import task_data
 import tiny
@@ -114,3 +115,32 @@ def test_a_data_frame_with_two_columns_of_one_name_is_refused():
     for columns in ((), ("text",)):
         with pytest.raises(KpruneError, match="the sample has two columns 'text'; rename one of them"):
             draw(frame, task_data.load_tokenizer(), tokens=10, max_length=16, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": "100"}, r"tokens is '100' \(str\); pass a whole number, such as 100,000"),
+        ({"tokens": None}, r"tokens is None \(NoneType\); pass a whole number"),
+        ({"tokens": True}, r"tokens is True \(bool\); pass a whole number"),
+        ({"tokens": float("nan")}, r"tokens is nan \(float\); pass a whole number"),
+        ({"max_length": "64"}, r"max_length is '64' \(str\); pass a whole number, such as 128"),
+        ({"max_length": None}, r"max_length is None \(NoneType\); pass a whole number"),
+        ({"max_length": 64.5}, r"max_length is 64.5 \(float\); pass a whole number"),
+    ],
+)
+def test_sizes_that_are_no_whole_numbers_are_refused_by_name(options, message, tokenizer):
+    with pytest.raises(KpruneError, match=message):
+        draw(["a text"], tokenizer, **{"tokens": 10, "max_length": 16, **options})
+
+
+@pytest.mark.parametrize("number", [2.0, np.int64(2), np.float32(2)])
+def test_a_whole_number_may_have_any_type(number, tokenizer):
+    (batch,) = draw(["a text"], tokenizer, tokens=number, max_length=16)
+    assert batch["input_ids"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("other", [None, "bert-base-uncased", 7, str])
+def test_what_is_no_tokenizer_is_refused_by_name(other):
+    with pytest.raises(KpruneError, match=r"the tokenizer has the type \w+; pass a tokenizer, such as AutoTokenizer"):
+        draw(["a text"], other, tokens=10, max_length=16)

@@ -1,11 +1,14 @@
+import csv
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from task_data import load_tokenizer
 
 from kprune import KpruneError, draw, read_lines, read_rows, read_test
-from kprune.data.readers import read_table
+from kprune.data.readers import READERS, read_table
 
 
 def test_lines_are_texts_and_blank_ones_are_not(tmp_path):
@@ -220,3 +223,41 @@ def test_labelled_rows_without_text_are_counted(caplog):
     assert not caplog.text
     assert len(read_test(rows, ["text"], "y", name="mine").rows) == 1
     assert "2 of 3 rows of mine have no text and are left out" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.csv", "\t"), ("a.csv", "|"), ("a.tsv", ",")])
+@pytest.mark.parametrize("columns", [(), ("text",)])
+def test_a_table_with_another_delimiter_is_refused(name, delimiter, columns, tmp_path):
+    path = tmp_path / name
+    path.write_text(f"text{delimiter}label\na good film{delimiter}1\n")
+    with pytest.raises(KpruneError, match=r"has the only column 'text.+label'; put '(,|.t)' between its cells"):
+        read_rows(path, columns)
+
+
+def write_rows(path: Path, texts: list[str]) -> None:
+    rows = [{"number": number, "text": text} for number, text in enumerate(texts)]
+    if path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif path.suffix == ".parquet":
+        import datasets
+
+        datasets.Dataset.from_list(rows).to_parquet(path)
+    else:
+        quoting = csv.QUOTE_NONE if path.suffix == ".tsv" else csv.QUOTE_MINIMAL
+        with path.open("w", newline="", encoding="utf-8") as file:
+            delimiter = "\t" if path.suffix == ".tsv" else ","
+            writer = csv.writer(file, delimiter=delimiter, quoting=quoting, quotechar=None if quoting else '"')
+            writer.writerows([["number", "text"], *(row.values() for row in rows)])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12), min_size=1, max_size=5),
+    suffix=st.sampled_from(sorted(READERS)),
+)
+def test_texts_that_were_written_are_read(texts, suffix, tmp_path):
+    if suffix == ".tsv":  # cells are not quoted
+        texts = [text.translate(dict.fromkeys(map(ord, "\t\r\n"), " ")) for text in texts]
+    write_rows(tmp_path / f"table{suffix}", texts)
+    expected = [(text,) for text in texts if text.strip()]
+    assert read_rows(tmp_path / f"table{suffix}", ["text"]) == expected

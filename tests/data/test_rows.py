@@ -1,6 +1,7 @@
 """Whatever Python data are passed: the texts that were meant are tokenised, or a sentence refuses them."""
 
 import collections
+import copy
 import io
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_data import load_tokenizer
 
-from kprune import KpruneError, Test, draw, evaluate, prune, read_lines, read_rows, read_test
+from kprune import KpruneError, Pruner, Test, draw, evaluate, prune, read_lines, read_rows, read_test
 from kprune.data.rows import as_rows
 from kprune.models.batches import examples_of
 
@@ -261,3 +262,108 @@ def test_tokenised_batches_of_every_shape_prune_alike():
     shapes.append(load_tokenizer()([f"text {n} about {n * n}" for n in range(60)], padding=True, return_tensors="np"))
     kept = [[step.kept for step in prune(MODEL, shape, reduction=0.5).steps] for shape in shapes]
     assert all(other == kept[0] for other in kept)
+
+
+words = st.lists(st.text("abcdefgh xyz", min_size=1, max_size=12), min_size=1, max_size=6)
+encoded = {"padding": True, "return_tensors": "pt"}
+
+
+def read_by_model(work):
+    """What `work()` returns, and the token numbers of every text that the model reads in it."""
+    seen = set()
+
+    def note(_, inputs):
+        # The tokenizer pads with 0, on either side.
+        seen.update(tuple(filter(None, row)) for row in inputs[0].tolist())
+
+    hook = MODEL.get_input_embeddings().register_forward_pre_hook(note)
+    try:
+        return work(), seen
+    finally:
+        hook.remove()
+
+
+def one_by_one(texts):
+    return [dict(load_tokenizer()([text], return_tensors="pt")) for text in texts]
+
+
+def tokenised_data_set(texts):
+    data = datasets.Dataset.from_list(dicts(texts))
+    return data.map(lambda rows: load_tokenizer()(rows["text"], padding=True), batched=True, remove_columns=["text"])
+
+
+def padded_on_the_left(texts):
+    tokenizer = copy.deepcopy(load_tokenizer())
+    tokenizer.padding_side = "left"
+    return tokenizer(texts, **encoded)
+
+
+BATCHES = {
+    "one encoding": lambda texts: load_tokenizer()(texts, **encoded),
+    "one dict": lambda texts: dict(load_tokenizer()(texts, **encoded)),
+    "list": one_by_one,
+    "tuple": lambda texts: tuple(one_by_one(texts)),
+    "generator": lambda texts: (batch for batch in one_by_one(texts)),
+    "series": lambda texts: pd.Series(one_by_one(texts)),
+    "arrays": lambda texts: load_tokenizer()(texts, padding=True, return_tensors="np"),
+    "lists of numbers": lambda texts: load_tokenizer()(texts, padding=True),
+    "padded on the left": padded_on_the_left,
+    "without segments": lambda texts: load_tokenizer()(texts, return_token_type_ids=False, **encoded),
+    "loader": lambda texts: torch.utils.data.DataLoader(tokenised_data_set(texts).with_format("torch"), batch_size=2),
+    "data set by batches": lambda texts: tokenised_data_set(texts).with_format("torch").iter(3),
+    "drawn": lambda texts: draw(texts, load_tokenizer(), tokens=10**6, max_length=64),
+}
+NO_BATCHES = {
+    "texts": list,
+    "texts in a dict": lambda texts: {"input_ids": texts},
+    "rows": dicts,
+    "frame": lambda texts: pd.DataFrame(dicts(texts)),
+    "data set": lambda texts: datasets.Dataset.from_list(dicts(texts)),
+    "tokenised rows": tokenised_data_set,
+    "tokenised frame": lambda texts: tokenised_data_set(texts).to_pandas(),
+    "numbers without a name": lambda texts: load_tokenizer()(texts, padding=True)["input_ids"],
+    "tensor without a name": lambda texts: load_tokenizer()(texts, **encoded)["input_ids"],
+    "not padded": lambda texts: load_tokenizer()([*texts, "some more words than those before"] * 2),
+    "one row": lambda texts: load_tokenizer()(texts[0]),
+    "floats": lambda texts: {name: value / 1 for name, value in load_tokenizer()(texts, **encoded).items()},
+}
+
+
+@settings(max_examples=60)
+@given(words, st.sampled_from(sorted(BATCHES)))
+def test_prune_samples_the_texts_of_batches_of_every_shape(texts, shape):
+    texts = [text for text in texts if text.strip()] or ["a"]
+    sample = Pruner(MODEL, BATCHES[shape](texts), reduction=0.3, ridge=0.1).shared.sample
+    rows = [row for batch in sample.batches for row in zip(batch.inputs["input_ids"], batch.mask, strict=True)]
+    assert sorted(ids[mask].tolist() for ids, mask in rows) == tokenised(meant(texts))
+
+
+@settings(max_examples=40)
+@given(words, st.sampled_from(sorted(NO_BATCHES)))
+def test_prune_refuses_what_is_no_batch(texts, shape):
+    with pytest.raises(KpruneError, match=r"; \D*(pass|tokenise) .*\.$"):
+        prune(MODEL, NO_BATCHES[shape](texts), reduction=0.3, ridge=0.1)
+
+
+@settings(max_examples=40)
+@given(words, st.sampled_from(sorted(set(SHAPES) - {"array of text"})))
+def test_evaluate_reads_the_texts_of_every_shape_with_their_labels(texts, shape):
+    texts = [*texts, "a"]  # one text is not blank
+    has_columns = shape in HAVE_COLUMNS
+    test = read_test(SHAPES[shape](texts), *((["text"], "number") if has_columns else ()))
+    numbers = [number for number, text in enumerate(texts) if text.strip()]
+    if has_columns:
+        assert list(map(int, test.references)) == numbers
+    test = Test("mine", None, test.rows, [number % 3 for number in numbers])
+    _, seen = read_by_model(lambda: evaluate(MODEL, load_tokenizer(), test))
+    assert seen == set(map(tuple, tokenised(meant(texts))))
+
+
+@settings(max_examples=200)
+@given(anything, st.sampled_from([(), ["KEY"], ["KEY", "OTHER"], "KEY", ["NONE"]]), st.sampled_from([None, "OTHER"]))
+def test_read_test_gives_the_texts_of_anything_or_refuses_it(data, columns, label):
+    test = refuses_or_returns(read_test, data, columns, label)
+    rows = test.rows if test else []
+    assert all(set(text) <= set("abc ") for row in rows for text in row)
+    assert len({len(row) for row in rows}) < 2
+    assert test is None or label is None or len(test.references) == len(rows)

@@ -3,7 +3,7 @@ import json
 import pytest
 from task_data import example, write_data
 
-from kprune import KpruneError, load_task, read_test
+from kprune import KpruneError, Test, load_task, read_test
 from kprune.data.readers import read_table
 from kprune.data.tasks import TASKS, hold_out, task_table, text_test
 from kprune.evaluation.metrics import METRICS
@@ -113,3 +113,14 @@ def test_held_out_rows_are_not_sampled():
     assert not set(sampled.rows) & set(test.rows)
     with pytest.raises(KpruneError, match="too few to hold any out"):
         hold_out(read_test(rows[:3], ("text",)), seed=0)
+
+
+@pytest.mark.parametrize("limit", [0, -3, "3", 1.5, True])
+def test_a_limit_that_leaves_no_rows_is_refused(limit):
+    with pytest.raises(KpruneError, match=rf"limit is {limit!r}; pass 1 or more, or None for all rows"):
+        read_test(["one", "two"], limit=limit)
+
+
+def test_one_metric_may_be_given_as_a_text():
+    assert read_test(["one"], metrics="accuracy").metrics == Test("t", None, ["one"], None, "accuracy").metrics
+    assert read_test(["one"], metrics="accuracy").metrics == ("accuracy",)

@@ -155,3 +155,11 @@ def test_a_model_without_a_tokenizer_is_not_exported(small, tmp_path):
         (tmp_path / name).write_bytes((small.folder / name).read_bytes())
     with pytest.raises(KpruneError, match="has no tokenizer, so the model cannot read text; add its files"):
         export(Source(tmp_path), tmp_path.with_name("graph-of-it"))
+
+
+def test_a_folder_may_be_a_text_and_nothing_else_is_exported(tmp_path):
+    with pytest.raises(KpruneError, match="a model folder is needed, not a BertModel; pass one that was saved"):
+        export(tiny.tiny_model("bert", "embedding"), tmp_path / "out")
+    with pytest.raises(KpruneError, match=r"nowhere holds no model \(no config.json\)"):
+        export(str(tmp_path / "nowhere"), str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []

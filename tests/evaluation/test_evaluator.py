@@ -232,9 +232,60 @@ def test_an_invented_tokenizer_is_refused():
     class Invented:
         """What transformers 5 makes up for a folder without a tokenizer."""
 
+        def __call__(self, *texts, **options):
+            raise AssertionError("it must not be used")
+
         def get_vocab(self):
             return {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 
     test = Test("mine", None, [("a text",)] * 4, [0, 1, 2, 0])
     with pytest.raises(KpruneError, match="has 5 tokens, and the model a vocabulary of 99; use the tokenizer that"):
         kprune.evaluate(tiny.tiny_model(), Invented(), test)
+
+
+@pytest.mark.parametrize("other", [None, "a-model-name", load_tokenizer])
+def test_what_is_no_model_or_tokenizer_is_refused_by_name(other):
+    model, test = tiny.tiny_model("bert", "classification", vocab_size=30522), Test("mine", None, ["a", "b"], [0, 1])
+    with pytest.raises(KpruneError, match=r"the tokenizer has the type \w+; pass a tokenizer"):
+        kprune.evaluate(model, other, test)
+    with pytest.raises(KpruneError, match=r"cannot evaluate a \w+; pass a transformers model"):
+        kprune.evaluate(other, load_tokenizer(), test)
+    with pytest.raises(KpruneError, match=r"cannot evaluate a BertTokenizer\w*; pass a transformers model"):
+        kprune.evaluate(load_tokenizer(), model, test)
+    if other is not None:
+        with pytest.raises(KpruneError, match=r"cannot evaluate a \w+; pass a transformers model"):
+            kprune.evaluate(model, load_tokenizer(), test, against=other)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "message"),
+    [
+        (0, "max_length is 0, but the tokenizer adds 3 special tokens to each input; use 5 or more"),
+        (-5, "max_length is -5, but the tokenizer adds 3 special tokens"),
+        (4, "max_length is 4, but the tokenizer adds 3 special tokens"),
+        ("64", r"max_length is '64' \(str\); pass a whole number"),
+    ],
+)
+def test_a_length_without_room_for_text_is_refused(max_length, message):
+    model = tiny.tiny_model("bert", "classification", vocab_size=30522)
+    test = Test("mine", None, [("a", "b"), ("c", "d")], [0, 1])
+    with pytest.raises(KpruneError, match=message):
+        kprune.evaluate(model, load_tokenizer(), test, max_length=max_length)
+    assert kprune.evaluate(model, load_tokenizer(), test, max_length=5).examples == 2
+
+
+def test_a_test_without_rows_is_refused():
+    model = tiny.tiny_model("bert", "classification", vocab_size=30522)
+    with pytest.raises(KpruneError, match="mine has no rows; pass at least one"):
+        kprune.evaluate(model, load_tokenizer(), Test("mine", None, [], []))
+
+
+@pytest.mark.parametrize("kind", ["regression", "embedding"])
+@pytest.mark.parametrize(("labels", "is_noted"), [([3.0, 3.0, 3.0], True), ([3.0, 3.0, 2.0], False), ([3.0], False)])
+def test_labels_that_are_all_equal_get_a_note(kind, labels, is_noted):
+    model = tiny.tiny_model("bert", kind, vocab_size=30522, pad_token_id=0)
+    test = Test("mine", None, [(f"one {n}", f"two {n * n}") for n in range(len(labels))], labels)
+    notes = kprune.evaluate(model, load_tokenizer(), test, against=model).notes
+    assert [note.startswith("all labels are 3, so that no correlation is defined") for note in notes] == [
+        True
+    ] * is_noted

@@ -98,6 +98,17 @@ def test_a_reduction_out_of_range_fails_alone(place):
     assert "reduction is 1.5, but must be 0 or more and below 1" in lines[0]["error"]
 
 
+def test_lines_name_no_path_of_the_machine(place, clean, tmp_path):
+    assert str(place) not in json.dumps(clean)
+    (tmp_path / "empty").mkdir()
+    for models in ({"sst2": str(tmp_path / "empty")}, {"squad": str(place / "squad")}):
+        broken = grid(place, models=models, data=str(tmp_path), methods=("magnitude",), reductions=(0.5,))
+        (line,) = run_cells(broken, broken.cells())
+        assert "error" in line
+        assert str(tmp_path) not in json.dumps(line)
+        assert tmp_path.name in line["error"] or "empty" in line["error"]
+
+
 def test_a_rerun_does_nothing_and_a_larger_grid_only_what_is_new(place, clean, tmp_path):
     path = tmp_path / "again.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in clean))

@@ -1,11 +1,12 @@
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from kprune.config import PruneConfig, info_of
 from kprune.errors import KpruneError
-from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, parse_method, read_grid
+from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, model_source, parse_method, read_grid
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.registry import METHODS
 
@@ -93,9 +94,39 @@ def test_models_of_a_grid_have_labels_that_differ(tmp_path):
         "squad": ("b/model", "b/model"),
         "stsb": ("a/model", "a/model"),
     }
-    (tmp_path / "here").mkdir()
-    (cell, *_) = Grid({"sst2": str(tmp_path / "here/../here")}).cells()
-    assert (cell.model, cell.source) == ("here", str(tmp_path / "here"))
+    deep = [write_folder(tmp_path / place / "run/model", place) for place in "ab"]
+    cells = Grid(dict(zip(("sst2", "squad"), map(str, deep), strict=True))).cells()
+    assert {cell.model for cell in cells} == {cell.source for cell in cells}  # two parts of the paths are alike
+
+
+def write_folder(folder: Path, weights: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_text(weights)
+    return folder
+
+
+def test_the_source_of_a_folder_is_its_name_and_content_without_its_path(tmp_path):
+    one, copy, other = (write_folder(tmp_path / name / "model", text) for name, text in zip("abc", "xxy", strict=True))
+    (one / "README.md").write_text("a card")  # is not part of the model
+    sources = [model_source(str(folder)) for folder in (one, one / "../model", copy, other)]
+    assert sources[0] == sources[1] == sources[2] != sources[3]
+    assert all(re.fullmatch(r"model@[0-9a-f]{12}", source) for source in sources)
+    (copy / "vocab.txt").write_text("word")
+    assert model_source(str(copy)) != sources[2]
+    assert model_source("owner/model") == "owner/model"
+
+
+def test_the_source_covers_the_parts_of_a_sentence_transformers_folder(tmp_path):
+    folder = write_folder(tmp_path / "model", "x")
+    part = write_folder(folder / "2_Dense", "y")
+    before = model_source(str(folder))
+    (part / "model.safetensors").write_text("z")
+    assert model_source(str(folder)) == before  # such as the folder of an earlier training step
+    (folder / "modules.json").write_text("[]")
+    before = model_source(str(folder))
+    (part / "model.safetensors").write_text("y")
+    assert model_source(str(folder)) != before
 
 
 def test_a_file_sets_the_fields_of_a_grid(tmp_path):

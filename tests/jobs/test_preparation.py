@@ -11,7 +11,8 @@ from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.jobs.data_options import DataOptions
-from kprune.jobs.preparation import float32_copy, length_limit, prepare
+from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint, require_same_inputs
+from kprune.jobs.preparation import as_read_by, float32_copy, length_limit, prepare
 
 pytest_plugins = ["command_fixtures"]
 
@@ -88,7 +89,6 @@ def test_an_embedders_default_prompt_is_before_every_text_as_in_sentence_transfo
     from sentence_transformers import SentenceTransformer
 
     from kprune.jobs.demo import embedded_model
-    from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
 
     dense = SentenceTransformer(str(embedded_model().folder), prompts={"q": "query: "}, default_prompt_name="q")
     dense.save(str(tmp_path / "dense"))
@@ -109,8 +109,6 @@ def test_an_embedders_default_prompt_is_before_every_text_as_in_sentence_transfo
 
 
 def test_two_embedders_with_other_prompts_are_not_compared(tmp_path):
-    from kprune.jobs.evaluate_checkpoint import require_same_inputs
-
     sources = []
     for prompt in ("query: ", ""):
         folder = write_checkpoint(tmp_path / f"with {prompt}", "embedding")
@@ -131,3 +129,26 @@ def test_a_reranker_with_one_text_per_row_gets_a_warning(tmp_path, caplog):
         assert "is a reranker" not in caplog.text
         prepare(Source(folder), Test("lines", None, [row[:1] for row in pairs], None), None, PruneConfig(), tokens=100)
     assert "reranker is a reranker, and lines has one text per row" in caplog.text
+
+
+def test_a_reader_of_questions_with_one_text_per_row_gets_a_warning(tmp_path, caplog):
+    source = Source(write_checkpoint(tmp_path / "reader", "question answering"))
+    for rows in ([("a question", "a context")], [("a text",)]):
+        as_read_by(source, Test("lines", None, rows, None), "question answering")
+        assert ("reader is a model for question answering, and lines has one text" in caplog.text) == (
+            len(rows[0]) == 1
+        )
+
+
+@pytest.mark.parametrize("job", ["prune", "evaluate"])
+def test_a_module_after_the_pooling_is_named_by_each_job(job, tmp_path, caplog):
+    folder = write_checkpoint(tmp_path / "dense", "embedding")
+    names = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in names.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    test = Test("pairs", None, [(f"one {n}", f"two {n}") for n in range(40)], [float(n) for n in range(40)])
+    if job == "prune":
+        prepare(Source(folder), test, None, PruneConfig(), tokens=100)
+    else:
+        evaluate_checkpoint(Source(folder), test)
+    assert caplog.text.count("embeddings of dense are measured before 2_Dense (Dense)") == 1

@@ -110,3 +110,18 @@ def test_a_file_of_version_0_1_is_continued(tmp_path):
         path.open("a").write(json.dumps(line) + "\n")
     assert [(cell.task, cell.reduction) for cell in open_cells(grid, path)] == [("squad", 0.8)]
     assert len(grid_lines(grid, path)) == 3
+
+
+def test_a_folder_that_changes_is_another_model_and_one_that_moves_is_not(tmp_path):
+    folder, path = tmp_path / "model", tmp_path / "results.jsonl"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    settings = {"methods": ("kprune",), "reductions": (0.5,), "seeds": (0,)}
+    write_lines(path, open_cells(Grid({"sst2": str(folder)}, **settings), path), figures=[])
+    (tmp_path / "there").mkdir()
+    moved = folder.rename(tmp_path / "there/model")
+    assert open_cells(Grid({"sst2": str(moved)}, **settings), path) == []
+    (moved / "model.safetensors").write_text("other weights")
+    (cell,) = open_cells(Grid({"sst2": str(moved)}, **settings), path)
+    assert cell.model == cell.source  # `model` is the label of the weights before
+    assert str(tmp_path) not in path.read_text()

@@ -1,19 +1,21 @@
 import pytest
 import tiny
 import torch
-from transformers import AlbertConfig, AlbertModel, T5Config, T5ForConditionalGeneration
+import zoo
+from transformers import AlbertConfig, AlbertModel, AutoConfig, MarianConfig, MarianModel
 
 from kprune import KpruneError, prune
 from kprune.errors import UnsupportedModel
-from kprune.models.families import FAMILIES, announced_families, max_positions
+from kprune.models.families import FAMILIES, REFUSED, family_of, max_positions
 from kprune.models.outputs import kind_of
 from kprune.models.pruned_shape import dense_units
 from kprune.models.sublayer import find
 
 
 def test_every_family_has_a_tiny_model():
-    assert set(tiny.ALL_FAMILIES) == set(FAMILIES)
-    assert set(tiny.FAMILY_NAMES) == set(announced_families())
+    assert {name.partition("/")[0] for name in zoo.ZOO} == set(FAMILIES)
+    assert set(tiny.ALL_FAMILIES) <= set(FAMILIES)
+    assert not set(REFUSED) & set(FAMILIES)
 
 
 @pytest.mark.parametrize(("family", "kind"), tiny.ALL_CASES)
@@ -41,13 +43,19 @@ def test_a_unit_of_grouped_queries_is_a_key_value_head():
 
 
 def test_an_unsupported_model_is_refused_by_name():
-    model = T5ForConditionalGeneration(T5Config(vocab_size=9, d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4))
+    sizes = {"vocab_size": 9, "d_model": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 8}
+    model = MarianModel(MarianConfig(**sizes, decoder_layers=1, decoder_attention_heads=2, pad_token_id=0))
     with pytest.raises(
-        KpruneError, match=r"cannot prune a 't5' model; supported: bert, .*docs/new-family.md"
+        KpruneError, match=r"cannot prune a 'marian' model; supported: bert, .*docs/new-family.md"
     ) as raised:
-        prune(model, tiny.batched(tiny.texts()), reduction=0.5)
-    assert f"; supported: {', '.join(sorted(tiny.FAMILY_NAMES))}. " in str(raised.value)
-    assert "llama" not in str(raised.value)
+        find(model)
+    assert f"; supported: {', '.join(sorted(FAMILIES))}. " in str(raised.value)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_family_says_why_and_what_to_use(name):
+    with pytest.raises(UnsupportedModel, match=rf"cannot prune an? '{name}' model: .+; (use|load) .+\."):
+        family_of(AutoConfig.for_model(name))
 
 
 def test_albert_is_refused_with_its_own_reason():

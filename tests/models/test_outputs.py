@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import tiny
 import torch
@@ -54,14 +56,24 @@ def test_an_independent_label_is_a_distribution_over_two_classes():
     torch.testing.assert_close(values.softmax(-1)[..., 1], outputs.logits.sigmoid())
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [name for name in POOLINGS if name != "pooler"])
 def test_pooling_reads_real_tokens_only(pooling):
     hidden = torch.randn(*BATCH.mask.shape, 6)
     found = pool(hidden.masked_fill(~BATCH.mask[..., None], 1e3), BATCH.mask, pooling)
     for row, mask in enumerate(BATCH.mask):
         real = hidden[row][mask]
-        expected = {"cls": real[0], "max": real.amax(0), "mean": real.mean(0)}[pooling]
+        expected = {"cls": real[0], "max": real.amax(0), "mean": real.mean(0), "lasttoken": real[-1]}[pooling]
         torch.testing.assert_close(found[row], expected / expected.norm())
+
+
+def test_the_models_own_pooled_output_is_normalised():
+    model = tiny.tiny_model("bert", "embedding")
+    with torch.no_grad():
+        outputs = model(**BATCH.inputs)
+    values = kind_of(model, pooling="pooler").read(outputs, BATCH).values
+    torch.testing.assert_close(values, torch.nn.functional.normalize(outputs.pooler_output, dim=-1))
+    with pytest.raises(UnsupportedModel, match="has no pooled output; use the pooling cls or mean"):
+        kind_of(model, pooling="pooler").read(replace(outputs, pooler_output=None), BATCH)
 
 
 def test_unknown_kinds_and_poolings_are_refused():

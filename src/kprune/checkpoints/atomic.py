@@ -59,7 +59,9 @@ def require_writable(folder: Path, *, overwrite: bool) -> None:
     if not folder.exists():
         return
     if not overwrite:
-        raise KpruneError(f"{folder} exists; choose another folder, or pass --overwrite to replace it.")
+        raise KpruneError(
+            f"{folder} exists; choose another folder, or pass --overwrite (overwrite=True) to replace it."
+        )
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else [folder]
     weights = [path for path in files if path.suffix == ".safetensors" or path.name in GRAPH_FILES]
     foreign = [path for path in files if path.suffix not in {*SIDE_SUFFIXES, ".md"} and path not in weights]

@@ -17,6 +17,7 @@ import torch
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
 from kprune.checkpoints.names import hub_name, short_name
@@ -68,6 +69,13 @@ class Source:
         self.encoder_path: str = encoders[0] if encoders else ""
         if not (self.encoder / "config.json").is_file():
             raise BadCheckpoint(f"{self.encoder} holds no model (no config.json); pass the folder of a checkpoint.")
+
+    @classmethod
+    def of(cls, value: Any) -> Source:
+        """The value itself if it is a Source; a folder's name or path is read as one."""
+        if not isinstance(value, Source | str | Path):
+            raise KpruneError(f"a model folder is needed, not a {type(value).__name__}; pass one that was saved.")
+        return value if isinstance(value, Source) else cls(value)
 
     @property
     def encoder(self) -> Path:
@@ -236,8 +244,11 @@ class Source:
 
     def _require_layers(self, config: PreTrainedConfig) -> None:
         """Raise if the config declares another number of layers than the weights hold, before any layer is built."""
-        layer = re.compile(rf"(?:^|\.){re.escape(family_of(config).layers)}\.(\d{{1,9}})\.")
+        path = re.escape(family_of(config).layers)
         shapes = self._shapes()
+        if get_checkpoint_conversion_mapping(config.model_type) and not any(re.search(path, name) for name in shapes):
+            path = r"(?:layers?|blocks?)"  # transformers renames these weights when it loads them
+        layer = re.compile(rf"(?:^|\.){path}\.(\d{{1,9}})\.")
         stored = {match[1] for match in map(layer.search, shapes) if match}
         if shapes and config.num_hidden_layers != len(stored):
             raise BadCheckpoint(

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from kprune.checkpoints.files import TOKENIZER_FILES
+from kprune.data.calibration import require_tokenizer_type
 from kprune.errors import BadCheckpoint
 
 SMALLEST_SHARE = 0.5
@@ -29,6 +30,7 @@ def require_tokenizer(folder: Path) -> None:
 
 def require_fit(tokenizer: Any, config: PreTrainedConfig, name: str) -> None:
     """Raise if a tokenizer does not fit the model's vocabulary; `name` says where it is from."""
+    require_tokenizer_type(tokenizer)
     size = getattr(config, "vocab_size", None)
     if not isinstance(size, int):
         return

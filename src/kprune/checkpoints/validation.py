@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, revert_weight_conversion
 
 from kprune.errors import BadCheckpoint
 from kprune.models.families import family_of
@@ -42,48 +46,78 @@ def require_same_layers(model: PreTrainedModel, shapes: Shapes, declared_by: str
     Weights outside the layers are not compared: a new head may have another number of labels.
     """
     prefix = model.base_model_prefix + "."
-    layers = family_of(model.config).layers + "."
-    parameters = {
-        name: parameter for name, parameter in model.named_parameters() if name.removeprefix(prefix).startswith(layers)
-    }
-    expected = {name.removeprefix(prefix) for name in parameters}
+    expected = _expected_shapes(model, shapes)
+    layers = _layers_prefix(model, expected)
+    in_layers = {name: shape for name, shape in expected.items() if name.removeprefix(prefix).startswith(layers)}
+    bare_names = {name.removeprefix(prefix) for name in in_layers}
     for name in shapes:
         bare = name.removeprefix(prefix)
-        if bare.startswith(layers) and bare not in expected:
+        if bare.startswith(layers) and bare not in bare_names:
             raise BadCheckpoint(
                 f"the weights hold {name}, which {declared_by} removes: "
                 "the files of this folder do not belong together; restore the whole folder."
             )
-    for name, parameter in parameters.items():
+    for name, shape in in_layers.items():
         stored = _shape_of(name, shapes, prefix)
         if stored is None:
             raise _missing(name)
-        _require_equal(name, stored, parameter, declared_by)
+        _require_equal(name, stored, shape, declared_by)
 
 
 def require_same_shapes(model: PreTrainedModel, shapes: Shapes, declared_by: str) -> None:
     """Raise if a stored tensor and the model's parameter differ in shape; `declared_by` names the model's origin."""
-    for name, parameter in model.named_parameters():
+    for name, shape in _expected_shapes(model, shapes).items():
         stored = _shape_of(name, shapes, model.base_model_prefix + ".")
         if stored is not None:
-            _require_equal(name, stored, parameter, declared_by)
+            _require_equal(name, stored, shape, declared_by)
 
 
 def require_complete(model: PreTrainedModel, shapes: Shapes) -> None:
     """Raise if a parameter is not stored under any of its names; poolers may be missing, as they are rarely used."""
     prefix = model.base_model_prefix + "."
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    for same in names.values():
-        if all(_shape_of(name, shapes, prefix) is None for name in same) and ".pooler." not in f".{same[0]}":
-            raise _missing(same[0])
+    tied = {
+        name: {other for other, each in model.named_parameters(remove_duplicate=False) if each is parameter}
+        for name, parameter in model.named_parameters()
+    }
+    for name in _expected_shapes(model, shapes):
+        same = tied.get(name, {name})
+        if all(_shape_of(other, shapes, prefix) is None for other in same) and ".pooler." not in f".{name}":
+            raise _missing(name)
 
 
-def _require_equal(name: str, stored: tuple[int, ...], parameter: Tensor, declared_by: str) -> None:
-    if stored != tuple(parameter.shape):
+def _expected_shapes(model: PreTrainedModel, stored: Shapes) -> dict[str, tuple[int, ...]]:
+    """Shapes of the model's parameters by the names that the files use.
+
+    transformers renames the weights of some families when it loads them, and saves them under their old names.
+    """
+    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    conversions = [
+        each for each in get_model_conversion_mapping(model, add_legacy=False) if type(each) is not PrefixChange
+    ]
+    if not conversions:
+        return own
+    carrier: Any = SimpleNamespace(_weight_conversions=conversions, config=model.config)
+    tensors = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
+    old = {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(carrier, tensors).items()}
+    prefix = model.base_model_prefix + "."
+    counts = [sum(_shape_of(name, stored, prefix) is not None for name in names) for names in (own, old)]
+    return own if counts[0] >= counts[1] else old
+
+
+def _layers_prefix(model: PreTrainedModel, expected: Mapping[str, tuple[int, ...]]) -> str:
+    """The path of the list of layers, by the names that the files use."""
+    layers, prefix = family_of(model.config).layers + ".", model.base_model_prefix + "."
+    bare = [name.removeprefix(prefix) for name in expected]
+    if any(name.startswith(layers) for name in bare):
+        return layers
+    numbered = (re.match(r"(.*?\.?(?:layers?|blocks?|h)\.)\d+\.", name) for name in bare)
+    return next((match[1] for match in numbered if match), layers)
+
+
+def _require_equal(name: str, stored: tuple[int, ...], shape: tuple[int, ...], declared_by: str) -> None:
+    if stored != shape:
         raise BadCheckpoint(
-            f"{name} has shape {stored} in the weights and {tuple(parameter.shape)} by {declared_by}: "
+            f"{name} has shape {stored} in the weights and {shape} by {declared_by}: "
             "the files of this folder do not belong together; restore the whole folder."
         )
 

@@ -17,7 +17,7 @@ from kprune.checkpoints.card import HasCardSection, model_card
 from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
-from kprune.errors import BadCheckpoint
+from kprune.errors import BadCheckpoint, KpruneError
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def save(
     pruned: Pruned,
     folder: str | Path,
     *,
-    source: Source | None = None,
+    source: Source | str | Path | None = None,
     tokenizer: Any = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
@@ -40,8 +40,12 @@ def save(
     was loaded. `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
     rename.
     """
+    if not isinstance(pruned, Pruned):
+        raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     folder = Path(folder)
+    source = None if source is None else Source.of(source)
     tokenizer = _tokenizer_for(pruned.model.config, folder, source, tokenizer)
+    _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
@@ -61,6 +65,31 @@ def save(
         (staging / "README.md").write_text(card, encoding="utf-8")
         written(staging)
     return folder
+
+
+def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:
+    """Log what a sentence-transformers folder loses, if the dense encoder is from one."""
+    if pruned.model is not pruned.model.base_model:
+        return  # it has a head
+    origin = _origin_folder(pruned.model.config)
+    if source is None and (origin is None or not (origin / "config.json").is_file()):
+        return
+    dense = source or Source(origin or "")
+    if not dense.is_sentence_transformer:
+        return
+    if source is None:
+        log.warning(
+            "%s is saved without the modules of sentence-transformers; pass save(…, source=%r)",
+            folder,
+            str(dense.folder),
+        )
+    if pruned.config.pooling != dense.pooling:
+        log.warning(
+            "the sample was measured with %s pooling, but %s has another pooling: prune(…, pooling=%r) measures it",
+            pruned.config.pooling,
+            dense.title,
+            dense.pooling,
+        )
 
 
 def _tokenizer_for(config: PreTrainedConfig, folder: Path, source: Source | None, tokenizer: Any) -> Any:

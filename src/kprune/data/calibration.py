@@ -6,6 +6,7 @@ import logging
 import random
 import re
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -42,10 +43,13 @@ def draw(
     With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
     `labels` gives one number per row; each batch then carries the labels of its rows.
     """
+    require_tokenizer_type(tokenizer)
+    tokens = whole_number("tokens", tokens, "100,000")
+    max_length = whole_number("max_length", max_length, "128")
     if tokens < 1:
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
     rows, labels = _rows_and_labels(rows, columns, labels)
-    _require_room(rows, tokenizer, max_length)
+    require_room(rows, tokenizer, max_length)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
@@ -69,6 +73,22 @@ def draw(
     return batches
 
 
+def require_tokenizer_type(tokenizer: Any) -> None:
+    """Raise if an object is no tokenizer."""
+    if isinstance(tokenizer, type) or not (callable(tokenizer) and hasattr(tokenizer, "get_vocab")):
+        raise BadSample(
+            f"the tokenizer has the type {type(tokenizer).__name__}; pass a tokenizer, such as "
+            "AutoTokenizer.from_pretrained(folder)."
+        )
+
+
+def whole_number(name: str, value: Any, example: str) -> int:
+    """The value as an int; raises if it is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or float(value) % 1 != 0:
+        raise BadSample(f"{name} is {value!r} ({type(value).__name__}); pass a whole number, such as {example}.")
+    return int(float(value))
+
+
 def _rows_and_labels(
     data: Any, columns: Sequence[str], labels: Sequence[float] | None
 ) -> tuple[list[Row], Sequence[float] | None]:
@@ -83,7 +103,7 @@ def _rows_and_labels(
     return rows, [label for row, label in zip(found, labels, strict=True) if row is not None]
 
 
-def _require_room(rows: Sequence[Row], tokenizer: Any, max_length: int) -> None:
+def require_room(rows: Sequence[Row], tokenizer: Any, max_length: int) -> None:
     """Raise if `max_length` leaves no room for text: some tokenizers then do not truncate at all."""
     texts = len(rows[0]) if rows else 1
     special = tokenizer.num_special_tokens_to_add(pair=texts == 2)

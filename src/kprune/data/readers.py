@@ -17,6 +17,8 @@ from kprune.errors import BadSample
 
 LONGEST_COLUMN_NAME = 5
 """Words above which the name of a column is probably a text."""
+DELIMITERS = ",;\t|"
+"""What other programs write between cells."""
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path]
         reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting)
         rows = []
         try:
-            _check_header(path, reader.fieldnames or ())
+            _check_header(path, reader.fieldnames or (), delimiter)
             for row in reader:
                 if None in row:  # DictReader's key for cells beyond the header
                     raise BadSample(
@@ -125,8 +127,12 @@ def _is_quoted(cell: str) -> bool:
     return len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in cell[1:-1]
 
 
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    """Raise if two columns have one name; log a warning if the header looks like a row of data."""
+def _check_header(path: Path, header: Sequence[str], delimiter: str) -> None:
+    """Raise if columns have one name or another delimiter; log a warning if the header looks like a row of data."""
+    if len(header) == 1 and any(other in header[0] for other in DELIMITERS):
+        raise BadSample(
+            f"{path} has the only column {header[0]!r:.60}; put {delimiter!r} between its cells, or use JSONL."
+        )
     repeated = [name for number, name in enumerate(header) if name in header[:number]]
     if repeated:
         raise BadSample(f"{path} has two columns {repeated[0]!r}; rename one of them in the first line.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,8 @@ class Test:
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, list) and all(map(_is_row, self.rows)) and len(set(map(len, self.rows))) < 2):
             object.__setattr__(self, "rows", _complete_rows(self.rows, self.name))
+        if isinstance(self.metrics, str):
+            object.__setattr__(self, "metrics", (self.metrics,))
         if self.references is not None and len(self.references) != len(self.rows):
             raise BadSample(
                 f"{self.name} has {len(self.rows)} rows and {len(self.references)} references; give one for each row."
@@ -233,6 +236,8 @@ def with_prompt(test: Test, prompt: str) -> Test:
 
 def thin(test: Test, limit: int | None) -> Test:
     """The test with at most `limit` rows, evenly spaced; the choice is deterministic."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Integral) or limit < 1):
+        raise BadSample(f"limit is {limit!r}; pass 1 or more, or None for all rows.")
     if limit is None or limit >= len(test.rows):
         return test
     return _select(test, [number * len(test.rows) // limit for number in range(limit)])

@@ -16,9 +16,11 @@ from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import longest_input, python_documentation
 from kprune.deploy.graph_card import graph_card
-from kprune.deploy.graphs import Run, graph_files, output_names, served_model
+from kprune.deploy.graphs import Run, example_inputs, graph_files, output_names, served_model
 from kprune.deploy.targets import require_installed, start, target_named, write
 from kprune.errors import KpruneError
+from kprune.models.families import family_of
+from kprune.models.passes import run as run_model
 
 TOLERANCE = 1e-4
 """Largest accepted difference between a float32 graph and torch, for outputs of size 1 or less."""
@@ -49,8 +51,8 @@ class Exported:
 
 
 def export(
-    source: Source,
-    folder: Path,
+    source: Source | str | Path,
+    folder: str | Path,
     *,
     to: str = "onnx",
     int8: bool = False,
@@ -64,13 +66,14 @@ def export(
     graph whose outputs differ by more than 1e-4, relative to outputs above 1, is an error. An int8 graph always
     differs; its difference is reported only.
     """
+    source, folder = Source.of(source), Path(folder)
     target = target_named(to)
     require_installed(target, int8=int8)
     require_apart(source, folder)
     model = _in_float32(source.load() if model is None else model)
-    batches = _encode(source, model, list(texts or python_documentation())[:CHECKED_TEXTS])
+    batches = _inputs(source, model, texts)
     outputs = output_names(model, batches[0])
-    checked = sum(len(batch["input_ids"]) for batch in batches)
+    checked = sum(len(next(iter(batch.values()))) for batch in batches)
     with staged_folder(folder, overwrite=overwrite) as staging:
         _copy_side_files(source, model, staging)
         file = staging / source.encoder_path / target.file
@@ -109,7 +112,7 @@ def difference(
     """Largest absolute difference of a graph's outputs from torch's on real tokens, and the largest output."""
     largest = size = 0.0
     for batch in batches:
-        expected = model(**batch, return_dict=True)
+        expected = run_model(model, batch)
         for name, actual in zip(outputs, run(batch), strict=True):
             ours = expected[name]
             if ours.shape != actual.shape:
@@ -117,7 +120,7 @@ def difference(
                     f"the graph's {name} have shape {tuple(actual.shape)}, torch's {tuple(ours.shape)}; "
                     "please report it with the model's config."
                 )
-            if ours.shape[:2] == batch["input_ids"].shape:
+            if "input_ids" in batch and ours.shape[:2] == batch["input_ids"].shape:
                 real = batch["attention_mask"].bool()
                 ours, actual = ours[real], actual[real]
             gap = float((ours - actual).abs().max())
@@ -152,7 +155,7 @@ def _copy_side_files(source: Source, model: PreTrainedModel, staging: Path) -> N
     source.copy_to(staging)
     encoder = staging / source.encoder_path
     _without_record(model.config).save_pretrained(encoder)
-    if not (encoder / "tokenizer.json").exists():
+    if family_of(model.config).inputs == "input_ids" and not (encoder / "tokenizer.json").exists():
         source.load_tokenizer().save_pretrained(encoder)
 
 
@@ -162,6 +165,13 @@ def _without_record(config: Any) -> Any:
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     return config
+
+
+def _inputs(source: Source, model: PreTrainedModel, texts: Sequence[str] | None) -> list[dict[str, Tensor]]:
+    """Batches to check a graph on: texts of mixed length, or random images or sounds."""
+    if family_of(model.config).inputs == "input_ids":
+        return _encode(source, model, list(texts or python_documentation())[:CHECKED_TEXTS])
+    return [example_inputs(model.config, CHECKED_BATCH), example_inputs(model.config, 1)]
 
 
 def _encode(source: Source, model: PreTrainedModel, texts: Sequence[str]) -> list[dict[str, Tensor]]:

@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
+
+from kprune.models.families import family_of
+from kprune.models.passes import run
+
+SECOND = 16_000
+"""Samples of a second of sound, at the rate of speech models."""
 
 Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
 """A model that is ready to run: inputs by name to outputs in the order of `output_names`."""
@@ -23,15 +29,27 @@ Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
 def output_names(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[str]:
     """Names of a model's outputs, in order; a bare encoder's pooler output is left out."""
     with torch.no_grad():
-        outputs = model(**inputs, return_dict=True)
+        outputs = run(model, inputs)
     names = [name for name, value in outputs.items() if isinstance(value, Tensor)]
     return [name for name in names if name != "pooler_output" or len(names) == 1]
 
 
 def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, Any]:
     """The inputs that a graph reads, as numpy arrays; an input that is not given, such as segments, is zero."""
-    zeros = torch.zeros_like(inputs["input_ids"])
-    return {name: inputs.get(name, zeros).cpu().numpy() for name in names}
+    missing = {name: torch.zeros_like(inputs["input_ids"]) for name in names if name not in inputs}
+    return {name: {**inputs, **missing}[name].cpu().numpy() for name in names}
+
+
+def example_inputs(config: PreTrainedConfig, examples: int) -> dict[str, Tensor]:
+    """Random images or sounds of the shape that a model reads; for models that do not read tokens."""
+    name = family_of(config).inputs
+    shape: tuple[int, ...] = (SECOND,)
+    if name == "pixel_values":
+        size = config.image_size
+        shape = (getattr(config, "num_channels", 3), *(size if isinstance(size, list | tuple) else (size, size)))
+    elif name == "input_features":
+        shape = (config.num_mel_bins, 2 * config.max_source_positions)
+    return {name: torch.randn(examples, *shape, generator=torch.Generator().manual_seed(0))}
 
 
 def graph_files(path: Path) -> list[Path]:
@@ -39,13 +57,13 @@ def graph_files(path: Path) -> list[Path]:
     return [file for file in (path, path.with_suffix(".bin")) if file.is_file()]
 
 
-def served_model(model: PreTrainedModel, run: Run, outputs: list[str]) -> PreTrainedModel:
-    """A model of the same class and config whose forward pass calls `run`; its own weights are not used."""
+def served_model(model: PreTrainedModel, graph: Run, outputs: list[str]) -> PreTrainedModel:
+    """A model of the same class and config whose forward pass calls `graph`; its own weights are not used."""
     served = copy.copy(model)
 
     def forward(**inputs: Any) -> ModelOutput:
         tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
-        return ModelOutput(zip(outputs, run(tensors), strict=True))
+        return ModelOutput(zip(outputs, graph(tensors), strict=True))
 
     served.forward = forward
     return served

@@ -15,7 +15,10 @@ from transformers import PreTrainedModel
 
 from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
 from kprune.errors import KpruneError
+from kprune.models.passes import run
 
+FIXED_INPUTS = ("pixel_values", "input_features")
+"""Inputs that have one size; of all others, the length may change."""
 MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
 
@@ -44,10 +47,10 @@ def start(path: Path, threads: int | None) -> Run:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
-    def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    def run_graph(inputs: Mapping[str, Tensor]) -> list[Tensor]:
         return [torch.from_numpy(output) for output in session.run(None, numpy_inputs(inputs, names))]
 
-    return run
+    return run_graph
 
 
 class _TensorModel(nn.Module):
@@ -58,7 +61,7 @@ class _TensorModel(nn.Module):
         self.model, self.inputs, self.outputs = model, inputs, outputs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.model(**dict(zip(self.inputs, tensors, strict=True)), return_dict=True)
+        outputs = run(self.model, dict(zip(self.inputs, tensors, strict=True)))
         return tuple(outputs[name] for name in self.outputs)
 
 
@@ -75,13 +78,13 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) ->
     model.set_attn_implementation("eager")  # sdpa adds operators that guard its softmax and cost time
     inputs = {name: value.cpu() for name, value in inputs.items()}
     outputs = output_names(model, inputs)
-    axes = {0: "batch", 1: "length"}
+    axes = [{0: "batch"} if name in FIXED_INPUTS else {0: "batch", 1: "length"} for name in inputs]
     with silence_exporters():
         program = torch.onnx.export(
             _TensorModel(model, list(inputs), outputs),
             tuple(inputs.values()),
             dynamo=True,
-            dynamic_shapes={"tensors": tuple(dict(axes) for _ in inputs)},
+            dynamic_shapes={"tensors": tuple(axes)},
             input_names=list(inputs),
             output_names=outputs,
             verbose=False,

@@ -10,10 +10,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.tokenizer_checks import require_fit
-from kprune.data.calibration import longest_input
+from kprune.data.calibration import longest_input, require_room, whole_number
 from kprune.data.labels import training_labels
 from kprune.data.tasks import TASKS, Test, thin
-from kprune.errors import BadSample, KpruneError
+from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
@@ -124,6 +124,7 @@ def evaluate(
     """
     started = perf_counter()
     models = [model] if against is None else [model, against]
+    _require_models(models)
     kind = kind_of(model, pooling=pooling)
     kinds = [kind, kind_of(against or model, pooling=against_pooling or pooling)]
     scorer = _make_scorer(models, tokenizer, test, kind, max_length)
@@ -182,6 +183,8 @@ def _make_scorer(
     """A scorer whose inputs fit all models."""
     if not isinstance(test, Test):
         raise BadSample(f"a model is evaluated on a Test, not on a {type(test).__name__}; make one with read_test.")
+    if not test.rows:
+        raise BadSample(f"{test.name} has no rows; pass at least one.")
     _require_kind(test, kind, models[0])
     if len(models) > 1:
         _require_comparable(kind, *models)
@@ -192,7 +195,18 @@ def _make_scorer(
         )
     require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
     limits = [longest_input(tokenizer, model.config) for model in models]
-    return scorer_for(test, kind.name, tokenizer, min(*limits, max_length or 10**9))
+    if max_length is not None:
+        limits.append(whole_number("max_length", max_length, "128"))
+        require_room(test.rows[:1], tokenizer, limits[-1])
+    return scorer_for(test, kind.name, tokenizer, min(limits))
+
+
+def _require_models(models: Sequence[Any]) -> None:
+    for model in models:
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModel(
+                f"cannot evaluate a {type(model).__name__}; pass a transformers model (of a Pruned, its model)."
+            )
 
 
 def _require_kind(test: Test, kind: OutputKind, model: PreTrainedModel) -> None:

@@ -113,6 +113,15 @@ class _ClassAnswers(ModelAnswers):
             )
 
 
+def _notes_on_values(references: Array) -> list[str]:
+    """A note if all references are equal: a correlation is then undefined, and shown as 0."""
+    if len(references) < 2 or (references != references[0]).any():
+        return []
+    return [
+        f"all labels are {references[0]:g}, so that no correlation is defined: it is shown as 0. Name other labels."
+    ]
+
+
 class ValueScorer(Scorer):
     """Regression: the predicted value against the reference value."""
 
@@ -130,6 +139,7 @@ class _ValueAnswers(ModelAnswers):
     def __init__(self, references: Array) -> None:
         super().__init__()
         self.references = references
+        self.notes += _notes_on_values(references)
         self.values = np.zeros(len(references))
 
     def add(self, prediction: Prediction, batch: Batch) -> None:
@@ -159,6 +169,7 @@ class _SimilarityAnswers(ModelAnswers):
     def __init__(self, references: Array, texts: int) -> None:
         super().__init__()
         self.references = references
+        self.notes += _notes_on_values(references)
         self.embeddings: list[Tensor | None] = [None] * texts
 
     def add(self, prediction: Prediction, batch: Batch) -> None:

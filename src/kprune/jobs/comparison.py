@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kprune.checkpoints.names import short_name
 from kprune.checkpoints.source import Source, fetch
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import task_named, thin
@@ -71,7 +72,7 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         prepared, run = prepare_task(grid, cells[0].task, cells[0].seed), RunConfig()
         prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), {}), run)  # its sample serves all variants
     except KpruneError as error:
-        yield from ({**asdict(cell), "error": str(error)} for cell in cells)
+        yield from (_failure(grid, cell, error) for cell in cells)
         return
     for cell in cells:
         reset_peak()
@@ -79,7 +80,7 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
             name, knobs = parse_method(cell.method)
             state = prune_checkpoint(prepared, _config(prepared, cell, {"method": name, **knobs}), run)
         except KpruneError as error:
-            yield {**asdict(cell), "error": str(error)}
+            yield _failure(grid, cell, error)
             continue
         yield _line(cell, state)
 
@@ -103,6 +104,15 @@ def prepare_task(grid: Grid, task: str, seed: int) -> Prepared:
 
 def _config(prepared: Prepared, cell: Cell, settings: dict[str, Any]) -> PruneConfig:
     return PruneConfig(reduction=cell.reduction, seed=cell.seed, pooling=prepared.source.pooling, **settings)
+
+
+def _failure(grid: Grid, cell: Cell, error: KpruneError) -> dict[str, Any]:
+    """The line of a cell that failed; folders in the message are shortened, since results are published."""
+    reason = str(error)
+    for name in (grid.models[cell.task], grid.data):
+        if name and Path(name).is_absolute():
+            reason = reason.replace(name, short_name(name))
+    return {**asdict(cell), "error": reason}
 
 
 def _line(cell: Cell, state: State) -> dict[str, Any]:

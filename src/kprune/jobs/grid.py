@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -9,10 +10,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kprune.checkpoints.files import short_names
+from kprune.checkpoints.files import SIDE_SUFFIXES
+from kprune.checkpoints.names import short_name
 from kprune.config import PruneConfig, info_of, type_of
 from kprune.errors import KpruneError
 from kprune.pruning.registry import METHODS, resolve
+
+MODEL_SUFFIXES = {".safetensors", *SIDE_SUFFIXES}
+"""Suffixes of the files that a model consists of."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,7 @@ class Grid:
     def cells(self) -> list[Cell]:
         """Every combination; cells that share a sample are adjacent."""
         sources = {task: model_source(model) for task, model in self.models.items()}
-        distinct = list(dict.fromkeys(sources.values()))
-        labels = dict(zip(distinct, short_names(distinct), strict=True))
+        labels = _labels({sources[task]: model for task, model in self.models.items()})
         return [
             Cell(task, labels[sources[task]], method, reduction, seed, self.tokens, self.limit, sources[task])
             for task, seed, method, reduction in product(self.models, self.seeds, self.methods, self.reductions)
@@ -48,19 +52,42 @@ class Cell:
 
     task: str
     model: str
-    """The last parts of the source that tell the models of a results file apart."""
+    """The last part of the model's name, or two; the source where they do not tell the models of a file apart."""
     method: str
     reduction: float
     seed: int
     tokens: int
     limit: int | None
     source: str = ""
-    """The model's folder, or its hub name; empty in results of version 0.1."""
+    """What identifies the model (`model_source`); empty in results of version 0.1."""
 
 
 def model_source(model: str) -> str:
-    """What identifies a model: the path of a folder, or a hub name."""
-    return str(Path(model).resolve()) if Path(model).exists() else model
+    """What identifies a model: its hub name, or the name of its folder and a digest of the files in it.
+
+    A folder's path is not part of it, because results are published.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return short_name(model)
+    parts = [folder, *(sorted(folder.glob("*/")) if (folder / "modules.json").is_file() else ())]
+    digest = hashlib.sha256()
+    for part in parts:
+        for file in sorted(part.iterdir()):
+            if file.suffix in MODEL_SUFFIXES and file.is_file():
+                with file.open("rb") as content:
+                    digest.update(f"{file.relative_to(folder)}\0".encode())
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
+    return f"{folder.resolve().name}@{digest.hexdigest()[:12]}"
+
+
+def _labels(models: dict[str, str]) -> dict[str, str]:
+    """A label for each source, given the models by source; differing labels for differing sources."""
+    for parts in (1, 2):  # more would be a path of the machine
+        labels = ["/".join(Path(model).resolve().parts[-parts:]) for model in models.values()]
+        if len(set(labels)) == len(labels):
+            return dict(zip(models, labels, strict=True))
+    return {source: source for source in models}
 
 
 def read_grid(path: Path) -> dict[str, Any]:

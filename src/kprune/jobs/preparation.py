@@ -19,7 +19,7 @@ from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.evaluation.evaluator import check_compatible
 from kprune.jobs.check_model import EXAMPLES, ensure_row
 from kprune.models.family import Family
-from kprune.models.outputs import Prediction, kind_of
+from kprune.models.outputs import QUESTION_ANSWERING, Prediction, kind_of
 from kprune.pruning.pruner import Pruner
 from kprune.runtime.devices import on_device
 
@@ -100,12 +100,14 @@ def prepare(
 def as_read_by(source: Source, test: Test, kind: str) -> Test:
     """The test's texts as the folder's library passes them to the model: an embedder's with its default prompt.
 
-    A reranker that gets one text per row gets a warning: it scores pairs.
+    A model of pairs, a reranker or a reader of questions, gets a warning if rows have one text.
     """
-    if source.sentence_class == "CrossEncoder" and len(test.rows[0]) == 1:
+    is_reranker = source.sentence_class == "CrossEncoder"
+    if (is_reranker or kind == QUESTION_ANSWERING.name) and test.rows and len(test.rows[0]) == 1:
         log.warning(
-            "%s is a reranker, and %s has one text per row: scores of single texts mean nothing; name two columns",
+            "%s is a %s, and %s has one text per row: its outputs for single texts mean nothing; name two columns",
             source.title,
+            "reranker" if is_reranker else "model for question answering",
             test.name,
         )
     if kind != EMBEDDING:

@@ -10,7 +10,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from kprune.checkpoints.files import short_names
 from kprune.errors import KpruneError
 from kprune.jobs.grid import Cell, Grid
 
@@ -78,12 +77,12 @@ def append_result(path: Path, line: dict[str, Any]) -> None:
 def grid_cells(grid: Grid, runs: Sequence[Line]) -> list[Cell]:
     """The grid's cells; a model has the label that it has in the file, or one that no other model there has."""
     known = {line["source"]: line["model"] for line in runs if line.get("source")}
-    cells = grid.cells()
-    sources = list(dict.fromkeys([*known, *(cell.source for cell in cells)]))
-    labels = dict(zip(sources, short_names(sources), strict=True))
     taken = set(known.values())
-    own = {cell.source: cell.model if cell.model not in taken else labels[cell.source] for cell in cells}
-    return [replace(cell, model=(own | known)[cell.source]) for cell in cells]
+
+    def label(cell: Cell) -> str:
+        return str(known.get(cell.source, cell.source if cell.model in taken else cell.model))
+
+    return [replace(cell, model=label(cell)) for cell in grid.cells()]
 
 
 def grid_lines(grid: Grid, path: Path) -> list[Line]:
@@ -110,4 +109,4 @@ def identity(line: Line) -> tuple[Any, ...]:
 
 def old_identity(cell: Cell) -> tuple[Any, ...]:
     """The identity of the cell's line in a file of version 0.1, which has the last part of the model's name only."""
-    return identity({**asdict(cell), "source": "", "model": Path(cell.source).name})
+    return identity({**asdict(cell), "source": "", "model": Path(cell.source.split("@")[0]).name})

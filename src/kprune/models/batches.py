@@ -121,11 +121,14 @@ def as_batches(batches: Any) -> Iterator[Mapping[str, Tensor]]:
 
 
 def examples_of(
-    batches: Iterable[Mapping[str, Tensor]], length_of: Callable[[dict[str, Tensor]], int] | None = None
+    batches: Iterable[Mapping[str, Tensor]],
+    length_of: Callable[[dict[str, Tensor]], int] | None = None,
+    pad_id: int | None = None,
 ) -> list[Example]:
     """The examples of tokenised batches, or of one batch, without the padding around them.
 
-    `length_of` counts the tokens that a model makes of a batch of one image or sound.
+    `length_of` counts the tokens that a model makes of a batch of one image or sound. With `pad_id`, batches that are
+    padded with it must have an `attention_mask`.
     """
     examples: list[Example] = []
     lengths: dict[tuple[int, ...], int] = {}
@@ -141,6 +144,8 @@ def examples_of(
                 examples.append({**example, "attention_mask": torch.ones(lengths[shape], dtype=torch.long)})
             continue
         per_token, labels = _checked(batch)
+        if pad_id is not None and "attention_mask" not in batch:
+            _require_unpadded(per_token["input_ids"], pad_id)
         if examples and set(per_token) != set(examples[0]) - ({"labels"} if labels is not None else set()):
             raise BadSample(
                 f"batches have different keys: {sorted(examples[0])} and {sorted(per_token)}; give all the same keys."
@@ -198,6 +203,15 @@ def _checked(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | N
     return per_token, labels.cpu() if has_one_each and labels is not None else None
 
 
+def _require_unpadded(ids: Tensor, pad_id: int) -> None:
+    """Raise if padding would count as text."""
+    if bool((ids[:, -1] == pad_id).any() | (ids[:, 0] == pad_id).any()):
+        raise BadSample(
+            f"input_ids are padded with token {pad_id} and have no attention_mask: padding would count as text; "
+            "pass the tokenizer's attention_mask, too."
+        )
+
+
 def _tensor(name: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value)
@@ -213,8 +227,8 @@ def require_fit(examples: Sequence[Example], config: PreTrainedConfig) -> None:
     expected = family_of(config).inputs
     if expected not in examples[0]:
         raise BadSample(
-            f"a {config.model_type!r} model reads {expected}, but the batches have {sorted(examples[0])}; pass the output "
-            "of the model's own tokenizer or processor."
+            f"a {config.model_type!r} model reads {expected}, but the batches have {sorted(examples[0])}; pass the "
+            "output of the model's own tokenizer or processor."
         )
     if expected != "input_ids":
         return

@@ -43,10 +43,10 @@ def _untie_position_bias(model: PreTrainedModel, path: str) -> None:
         return  # it is canonical already
     for owner in owners:
         if not hasattr(owner, name):
-            own = nn.Embedding(*table.weight.shape, device="meta")
+            own = nn.Embedding(table.num_embeddings, table.embedding_dim, device="meta")
             own.weight = nn.Parameter(table.weight.detach().clone(), requires_grad=table.weight.requires_grad)
             setattr(owner, name, own)
-            owner.has_relative_attention_bias = True
+            setattr(owner, "has_relative_attention_bias", True)  # noqa: B010
         owner.register_forward_pre_hook(_WithoutBias(), with_kwargs=True)
 
 

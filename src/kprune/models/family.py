@@ -89,7 +89,7 @@ class Family:
     mid_stream: str | None
     """Module whose output is the residual stream at the FFN. None: attention returns what the layer adds to it."""
     embeddings: str | None
-    """Dotted path, from the base model, of the module that embeds inputs; passes that start higher skip it, if named."""
+    """Dotted path, from the base model, of the module that embeds inputs; passes that start higher skip it."""
     layer_returns: int = 1
     """Values that a layer returns: 1 for the stream itself, more for a tuple that begins with it."""
     causal: bool = False

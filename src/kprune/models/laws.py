@@ -103,9 +103,10 @@ def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]
         ]
         if any(not bool(keep.all()) for keep in last):
             yield f"one {kind} unit left", last
-        yield f"no {kind} unit left in the lowest layer", [
-            torch.full((s.units,), not (s.kind == kind and s.index == 0), dtype=torch.bool) for s in sublayers
-        ]
+        yield (
+            f"no {kind} unit left in the lowest layer",
+            [torch.full((s.units,), not (s.kind == kind and s.index == 0), dtype=torch.bool) for s in sublayers],
+        )
 
 
 @torch.no_grad()
@@ -173,7 +174,7 @@ def _is_stream(sublayer: Sublayer, target: Tensor, batch: Batch, before: Tensor,
 
 @torch.no_grad()
 def check_flops(model: PreTrainedModel, batch: Batch) -> None:
-    """Law: units cost what torch's counter counts when they are removed; attention is counted in full, uncut by masks."""
+    """Law: removing units saves the FLOPs that torch's counter counts; masked pairs of attention count, too."""
     dense = copy.deepcopy(model).requires_grad_(False)
     dense.set_attn_implementation("eager")
     examples, length = batch.mask.shape

@@ -7,7 +7,7 @@ kept stream. The model itself computes masks, positions and the task's head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +30,17 @@ class _Reached(Exception):
 
 def call(model: PreTrainedModel, batch: Batch) -> Any:
     """The model's outputs on a batch."""
-    options = {"use_cache": False} if family_of(model.config).has_cache else {}
-    called = model.get_encoder() if runs_encoder_only(model) else model
     # With hidden states requested, transformers would attach hooks of its own to the layers, permanently.
-    inputs = {n: v.to(model.dtype) if v.is_floating_point() else v for n, v in batch.inputs.items()}
-    return called(**inputs, output_hidden_states=False, output_attentions=False, return_dict=True, **options)
+    return run(model, batch.inputs, output_hidden_states=False, output_attentions=False)
+
+
+def run(model: PreTrainedModel, inputs: Mapping[str, Tensor], **options: Any) -> Any:
+    """The outputs for a tokenizer's or processor's inputs: without a cache, and without a decoder behind an encoder."""
+    if family_of(model.config).has_cache:
+        options["use_cache"] = False
+    called = model.get_encoder() if runs_encoder_only(model) else model
+    inputs = {n: v.to(model.dtype) if v.is_floating_point() else v for n, v in inputs.items()}
+    return called(**inputs, return_dict=True, **options)
 
 
 def layers_of(model: PreTrainedModel) -> list[nn.Module]:

@@ -78,23 +78,21 @@ def _select(sublayer: Sublayer, kept: Tensor | slice, count: int) -> None:
         heads = kept_heads(sublayer)
         keep_heads(sublayer, heads[kept] if isinstance(kept, slice) else [heads[number] for number in kept.tolist()])
     for path, dim in sublayer.parameters.items():
-        parameter = sublayer.layer.get_parameter(path)
-        _replace(sublayer.layer, path, _cut(parameter, dim, units, [1], kept))
+        _replace(sublayer.layer, path, _cut(sublayer.layer.get_parameter(path), dim, units, kept))
     for (path, stack), producer in zip(block.producers.items(), sublayer.producers, strict=True):
-        heights = sublayer.heights(stack)
-        _replace_weight(sublayer.layer, path, _cut(producer.weight, 0, units, heights, kept))
+        weights = [_cut(part, 0, units, kept) for part in sublayer.split(producer.weight, stack)]
+        _replace_weight(sublayer.layer, path, torch.cat(weights))
         if producer.bias is not None:
-            _replace(sublayer.layer, path + ".bias", _cut(producer.bias, 0, units, heights, kept))
-    _replace_weight(sublayer.layer, block.consumer, _cut(sublayer.consumer.weight, 1, units, [1], kept))
+            biases = [_cut(part, 0, units, kept) for part in sublayer.split(producer.bias, stack)]
+            _replace(sublayer.layer, path + ".bias", torch.cat(biases))
+    _replace_weight(sublayer.layer, block.consumer, _cut(sublayer.consumer.weight, 1, units, kept))
     _rewrite_counts(sublayer, count)
 
 
-def _cut(tensor: Tensor, dim: int, units: int, heights: list[int], kept: Tensor | slice) -> Tensor:
-    """The entries of the kept units along a dimension, which is ordered by stacked matrix, unit and row of the unit."""
-    rows = tensor.shape[dim] // sum(heights)
-    parts = tensor.split([rows * height for height in heights], dim)
-    where = (slice(None),) * dim
-    return torch.cat([part.unflatten(dim, (units, -1))[(*where, kept)].flatten(dim, dim + 1) for part in parts], dim)
+def _cut(tensor: Tensor, dim: int, units: int, kept: Tensor | slice) -> Tensor:
+    """The entries of the kept units along a dimension that is ordered by unit."""
+    by_unit: Tensor = tensor.unflatten(dim, (units, -1))
+    return by_unit[(*[slice(None)] * dim, kept)].flatten(dim, dim + 1)
 
 
 def _rewrite_counts(sublayer: Sublayer, units: int) -> None:
@@ -127,12 +125,12 @@ def _replace_weight(layer: nn.Module, path: str, weight: Tensor) -> None:
         module.nx, module.nf = module.weight.shape
     else:
         _replace(layer, path + ".weight", weight)
-        module.out_features, module.in_features = weight.shape
+        module.out_features, module.in_features = weight.shape  # type: ignore[assignment]
 
 
 def _replace(layer: nn.Module, path: str, value: Tensor) -> None:
     owner, _, name = path.rpartition(".")
     module = layer.get_submodule(owner)
     old: nn.Parameter = getattr(module, name)
-    # clone(): a slice is otherwise a view that keeps the whole dense weight alive.
-    setattr(module, name, nn.Parameter(value.clone(memory_format=torch.contiguous_format), requires_grad=old.requires_grad))
+    value = value.clone(memory_format=torch.contiguous_format)  # a view would keep the whole dense weight alive
+    setattr(module, name, nn.Parameter(value, requires_grad=old.requires_grad))

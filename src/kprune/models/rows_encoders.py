@@ -222,9 +222,7 @@ _T5_FFN = Block(
     consumer="layer.1.DenseReluDense.wo",
     dense_units="d_ff",
 )
-_T5_GATED_FFN = replace(
-    _T5_FFN, producers={"layer.1.DenseReluDense.wi_0": 1, "layer.1.DenseReluDense.wi_1": 1}
-)
+_T5_GATED_FFN = replace(_T5_FFN, producers={"layer.1.DenseReluDense.wi_0": 1, "layer.1.DenseReluDense.wi_1": 1})
 T5_GATED = Family(
     layers="encoder.block",
     mid_stream=None,

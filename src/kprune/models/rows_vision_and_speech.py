@@ -37,9 +37,7 @@ DINOV2 = replace(
     layers="encoder.layer",
     requires={"use_swiglu_ffn": False},
     blocks={
-        "attention": replace(
-            VIT.blocks["attention"], residual_input="norm1", output_scale="layer_scale1.lambda1"
-        ),
+        "attention": replace(VIT.blocks["attention"], residual_input="norm1", output_scale="layer_scale1.lambda1"),
         "ffn": replace(
             VIT.blocks["ffn"],
             residual_input="norm2",

@@ -114,6 +114,12 @@ class Sublayer:
         """A number, or the value of an attribute of the layer."""
         return value if isinstance(value, int) else int(attrgetter(value)(self.layer))
 
+    def split(self, rows: Tensor, stack: Stack) -> tuple[Tensor, ...]:
+        """The rows of each of the stacked matrices, (rows, …); each matrix has its rows ordered by unit."""
+        heights = self.heights(stack)
+        parts: tuple[Tensor, ...] = rows.split([height * (len(rows) // sum(heights)) for height in heights])
+        return parts
+
     @property
     def parameters(self) -> dict[str, int]:
         """The block's further parameters that the layer has, each with the dimension that is divided among units."""
@@ -171,7 +177,5 @@ def find(model: PreTrainedModel) -> list[Sublayer]:
     family = family_of(model.config)
     layers = model.base_model.get_submodule(family.layers)
     return [
-        Sublayer(layer, index, kind, family)
-        for index, layer in enumerate(layers.children())
-        for kind in family.blocks
+        Sublayer(layer, index, kind, family) for index, layer in enumerate(layers.children()) for kind in family.blocks
     ]

@@ -36,8 +36,9 @@ def total_flops(sublayers: Sequence[Sublayer], length: float) -> float:
 
 def parameters_per_unit(sublayer: Sublayer) -> float:
     """Weights and biases that belong to one unit."""
-    biases = sum(linear.bias.numel() for linear in sublayer.producers if linear.bias is not None)
-    return float(sublayer.weights_per_unit + biases // sublayer.units)
+    others = sum(linear.bias.numel() for linear in sublayer.producers if linear.bias is not None)
+    others += sum(sublayer.layer.get_parameter(path).numel() for path in sublayer.parameters)
+    return float(sublayer.weights_per_unit + others // sublayer.units)
 
 
 def _linear_price(cost: float, units: int) -> Tensor:

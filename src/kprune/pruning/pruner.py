@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
+from kprune.models.families import family_of
 from kprune.models.outputs import kind_of
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
@@ -92,6 +93,10 @@ class Pruner:
         model = without_inference_tensors(model)
         sublayers = [sublayer for sublayer in find(model) if sublayer.units]
         self.config = self._resolved(sublayers)
+        if family_of(model.config).has_cache:
+            log.warning(
+                "support of %s is experimental: compare the result with the dense model", model.config.model_type
+            )
         kind = kind_of(model, pooling=self.config.pooling)
         require_finite_weights(model)
         self.model = model

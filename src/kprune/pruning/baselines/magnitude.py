@@ -23,7 +23,8 @@ def squared_norms(sublayer: Sublayer) -> Tensor:
     """Squared norm of every unit's weights, over all projections; (units,)."""
     units = sublayer.units
     norms = sublayer.consumer.weight.double().square().sum(0).view(units, -1).sum(1)
-    for producer, stacked in zip(sublayer.producers, sublayer.block.producers.values(), strict=True):
+    for producer, stack in zip(sublayer.producers, sublayer.block.producers.values(), strict=True):
         rows = producer.weight.double().square().sum(1)
-        norms = norms + rows.view(stacked, units, -1).sum((0, 2))
+        for part in sublayer.split(rows, stack):
+            norms = norms + part.view(units, -1).sum(1)
     return norms
