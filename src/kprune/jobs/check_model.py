@@ -22,7 +22,7 @@ from kprune.models.families import REFUSED, REGISTERED, family_of, has_row
 from kprune.models.family import INPUTS, Family
 from kprune.models.laws import LAWS, LawBroken, require_close, values
 from kprune.models.outputs import OutputKind, kind_of
-from kprune.models.proposal import propose, trial_batch
+from kprune.models.proposal import ERRORS, propose, reason, trial_batch
 from kprune.models.pruned_shape import describe, record_of
 from kprune.models.resize import shrink
 from kprune.models.sublayer import find
@@ -95,9 +95,8 @@ def _failure(law: Any, model: PreTrainedModel, kind: OutputKind, batch: Batch) -
         law(model, kind, batch)
     except KpruneError as error:
         return str(error)
-    except (RuntimeError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
-        # A wrong row can raise anything in the model's own code.
-        return f"the model does not run ({(str(error) or type(error).__name__).splitlines()[0]})."
+    except ERRORS as error:
+        return f"the model does not run ({reason(error)})."
     return None
 
 

@@ -76,6 +76,26 @@ FAMILIES: dict[str, Family] = {
     "hubert": WAV2VEC2,
 }
 
+_WITHOUT_ANSWERS = ("classification", "token classification", "masked language model", "embedding")
+_TEXT = ("classification", "question answering", "token classification", "masked language model", "embedding")
+_LANGUAGE = ("causal language model", "classification", "embedding")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "electra", "distilbert", "data2vec-text")
+TESTED_KINDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ENCODERS, "megatron-bert", "mpnet", "modernbert", "deberta", "deberta-v2"), _TEXT),
+    **dict.fromkeys(("layoutlm", "esm", "nomic_bert", "gte", "eurobert"), _WITHOUT_ANSWERS),
+    **dict.fromkeys(("mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "phi3", "starcoder2"), _LANGUAGE),
+    **dict.fromkeys(("gpt2", "gpt_neox", "opt"), _LANGUAGE),
+    "llama": (*_LANGUAGE, "question answering", "token classification"),
+    "gemma3_text": ("causal language model", "embedding"),
+    "t5": ("embedding", "token classification"),
+    **dict.fromkeys(("mt5", "umt5", "clip_vision_model", "clip_text_model"), ("embedding",)),
+    **dict.fromkeys(("siglip_vision_model", "siglip_text_model"), ("embedding",)),
+    **dict.fromkeys(("vit", "deit", "dinov2"), ("image classification", "embedding")),
+    "whisper": ("encoder states", "sound classification"),
+    **dict.fromkeys(("wav2vec2", "hubert"), ("speech recognition", "sound classification", "embedding")),
+}
+"""Output kinds on which the tests run every law of a family; a test compares."""
+
 REGISTERED: dict[str, Family] = {}
 """Rows that were proposed for other model types and passed the laws, in this process; `kprune.check` adds them."""
 

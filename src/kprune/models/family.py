@@ -130,3 +130,10 @@ class Family:
             return "sandwich"
         reads_stream = attention.residual_input in (attention.module, *attention.producers)
         return "post-norm" if reads_stream else "pre-norm"
+
+    @property
+    def projections(self) -> str:
+        """How attention stores its projections: `separate`, `fused` in one weight, `grouped` queries, or both."""
+        attention = self.blocks["attention"]
+        words = ["fused"] * (len(attention.producers) == 1) + ["grouped"] * (len(attention.unit_width) > 1)
+        return ", ".join(words) or "separate"

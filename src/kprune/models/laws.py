@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from kprune.errors import UnsupportedModel
 from kprune.maths.flops import unit_flops
 from kprune.models.batches import Batch
-from kprune.models.hooks import masked
+from kprune.models.hooks import masked, on_features, on_residual
 from kprune.models.outputs import OutputKind
-from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, watch
+from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, replayed, watch
 from kprune.models.pruned_shape import dense_units
 from kprune.models.resize import shrink
 from kprune.models.sublayer import BiasOnly, Sublayer, find
@@ -41,6 +41,8 @@ def check_units(model: PreTrainedModel) -> None:
             f"the row finds {len(sublayers) // 2} layers, and the config declares {model.config.num_hidden_layers}; "
             "correct its path of layers."
         )
+    if sublayers[0].family.is_parallel and sublayers[0].family.mid_stream is not None:
+        raise LawBroken("a parallel layer has no stream between its sublayers; set the row's mid_stream to None.")
     for sublayer in sublayers:
         if isinstance(sublayer.consumer, BiasOnly):
             continue
@@ -48,6 +50,12 @@ def check_units(model: PreTrainedModel) -> None:
             raise LawBroken(
                 f"{sublayer.name} has {sublayer.features} features, which are not {declared[sublayer.kind]} units of "
                 f"width {sublayer.width}; correct the row's dense_units or unit_width."
+            )
+        heads = getattr(model.config, "num_attention_heads", None) if sublayer.kind == "attention" else sublayer.features
+        if isinstance(heads, int) and sublayer.units * sublayer.queries_per_unit != heads:
+            raise LawBroken(
+                f"{sublayer.name} has {sublayer.units} units, which are not {heads} heads or neurons; correct the row's "
+                "unit_width."
             )
         for (path, stack), producer in zip(sublayer.block.producers.items(), sublayer.producers, strict=True):
             rows = sum(sublayer.heights(stack)) * sublayer.units
@@ -114,13 +122,16 @@ def check_restart(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
     """Law: a pass that starts at any sublayer gives the outputs of the whole pass."""
     expected = values(model, kind, batch)
     stream = embed(model, batch)
-    for ffn in find(model)[1::2]:
+    sublayers = find(model)
+    for attention, ffn in zip(sublayers[::2], sublayers[1::2], strict=True):
         index = ffn.index
         actual = kind.read(forward(model, batch, start=index, stream=stream), batch).values
         require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
         midway = pass_attention(model, ffn, batch, stream)
         actual = kind.read(forward(model, batch, start=index, stream=midway, at_ffn=True), batch).values
         require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
+        for sublayer, before in ((attention, stream), (ffn, midway)):
+            _check_replay(model, kind, batch, sublayer, before, expected)
         after = advance(model, batch, index, stream)
         require_close(
             f"layer {index} from its FFN on is not the whole layer",
@@ -130,6 +141,57 @@ def check_restart(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
         stream = after
     actual = kind.read(forward(model, batch, start=index + 1, stream=stream), batch).values
     require_close("the head alone does not give the outputs of the whole pass", actual, expected)
+
+
+def _check_replay(
+    model: PreTrainedModel, kind: OutputKind, batch: Batch, sublayer: Sublayer, stream: Tensor, expected: Tensor
+) -> None:
+    """A pass in which a sublayer's consumer reads its kept features gives the outputs of the whole pass."""
+    seen = watch(model, sublayer, batch, stream)
+    at_ffn = sublayer.kind == "ffn"
+    with replayed(sublayer, seen.consumer_input):
+        outputs = forward(model, batch, start=sublayer.index, stream=stream, at_ffn=at_ffn)
+    actual = kind.read(outputs, batch).values
+    require_close(f"a pass with the kept features of {sublayer.name} is not the whole pass", actual, expected)
+
+
+@torch.no_grad()
+def check_order(model: PreTrainedModel, batch: Batch) -> None:
+    """Law: sublayers read the stream where the row says; the FFN reads attention's output unless they are parallel.
+
+    Earlier tokens depend on later ones unless the row is causal.
+    """
+    stream = embed(model, batch)
+    sees_later = False
+    for attention, ffn in zip(find(model)[::2], find(model)[1::2], strict=True):
+        read: dict[str, list[Tensor]] = {"attention": [], "ffn": []}
+        features: list[Tensor] = []
+        with on_residual(attention, read["attention"].append, batch.mask.shape):
+            after = advance(model, batch, ffn.index, stream)
+            with on_residual(ffn, read["ffn"].append, batch.mask.shape):
+                for mask in (1.0, 0.0):
+                    with (
+                        masked({attention: stream.new_full((attention.units,), mask)}, batch.mask.shape),
+                        on_features([ffn], lambda sublayer, made: features.append(made), batch.mask.shape),
+                    ):
+                        advance(model, batch, ffn.index, stream)
+        is_parallel = ffn.family.is_parallel
+        for sublayer in (attention, ffn) if is_parallel else (attention,):
+            if any(seen.shape != stream.shape or not torch.equal(seen, stream) for seen in read[sublayer.kind]):
+                raise LawBroken(
+                    f"{sublayer.block.residual_input} of {sublayer.name} does not read the stream before the layer; "
+                    "correct the row's residual_input."
+                )
+        if torch.equal(*features) is not is_parallel:
+            found = "reads" if is_parallel else "does not read"
+            raise LawBroken(f"{ffn.name} {found} the output of attention; correct the row's is_parallel.")
+        changed = stream.clone()
+        changed[:, -1] += 1 + stream[:, -1].flip(-1)
+        sees_later |= not torch.equal(advance(model, batch, ffn.index, changed)[:, :-1], after[:, :-1])
+        stream = after
+    if stream.shape[1] > 1 and sees_later is find(model)[0].family.causal:
+        found = "depend" if sees_later else "do not depend"
+        raise LawBroken(f"the outputs at earlier tokens {found} on later ones; correct the row's causal.")
 
 
 @torch.no_grad()
@@ -174,24 +236,28 @@ def _is_stream(sublayer: Sublayer, target: Tensor, batch: Batch, before: Tensor,
 
 @torch.no_grad()
 def check_flops(model: PreTrainedModel, batch: Batch) -> None:
-    """Law: removing units saves the FLOPs that torch's counter counts; masked pairs of attention count, too."""
+    """Law: units cost what torch's counter counts when half or all of them are removed.
+
+    Attention is counted in full, uncut by masks.
+    """
     dense = copy.deepcopy(model).requires_grad_(False)
     dense.set_attn_implementation("eager")
     examples, length = batch.mask.shape
-    for kind in ("attention", "ffn"):
+    before = _counted_flops(dense, batch)
+    for kind, share in product(("attention", "ffn"), (0.5, 0.0)):
         small, expected = copy.deepcopy(dense), 0.0
         for sublayer in find(small):
-            if sublayer.kind == kind and sublayer.units > 1:
+            if sublayer.kind == kind and sublayer.units:
                 attended = sublayer.width if kind == "attention" else 0
-                removed = sublayer.units - sublayer.units // 2
-                expected += removed * unit_flops(sublayer.weights_per_unit, length, attended) * examples
-                shrink(sublayer, torch.arange(sublayer.units) < sublayer.units // 2)
-        counted = _counted_flops(dense, batch) - _counted_flops(small, batch)
+                left = int(share * sublayer.units)
+                expected += (sublayer.units - left) * unit_flops(sublayer.weights_per_unit, length, attended) * examples
+                shrink(sublayer, torch.arange(sublayer.units) < left)
+        counted = before - _counted_flops(small, batch)
         more = kind == "attention" and find(model)[0].family.uncounted is not None
-        if expected and (counted < expected if more else abs(counted - expected) > 1e-3 * expected):
+        if counted < (1 - 1e-3) * expected or (counted > (1 + 1e-3) * expected and not more):
             raise LawBroken(
-                f"removing {kind} units saves {counted:,.0f} FLOPs by torch's counter and {expected:,.0f} by the row; "
-                "correct its producers."
+                f"removing {'all' if share == 0 else 'half of the'} {kind} units saves {counted:,.0f} FLOPs by torch's "
+                f"counter and {expected:,.0f} by the row; correct its producers or module."
             )
 
 
@@ -206,6 +272,7 @@ Law = Callable[[PreTrainedModel, OutputKind, Batch], None]
 LAWS: dict[str, Law] = {
     "units": lambda model, kind, batch: check_units(model),
     "restart": check_restart,
+    "order": lambda model, kind, batch: check_order(model, batch),
     "targets": lambda model, kind, batch: check_targets(model, batch),
     "removal": check_removal,
     "FLOPs": lambda model, kind, batch: check_flops(model, batch),

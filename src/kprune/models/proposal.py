@@ -26,6 +26,10 @@ from kprune.models.outputs import OutputKind, kind_of
 
 log = logging.getLogger(__name__)
 
+ERRORS = (RuntimeError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, AssertionError)
+"""What a model's own code may raise with a wrong row, or with unusual inputs."""
+BY_HAND = "write a row by hand (docs/new-family.md)"
+
 TRACED_TOKENS = 1024
 """Most tokens of the batch on which rows are tried."""
 
@@ -52,11 +56,19 @@ def propose(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], *, 
                 failures.append((passed, error))
         except UnsupportedModel as error:
             failures.append((-1, error))
-    raise _refusal(model_type, max(failures, key=lambda failure: failure[0])[1])
+        except ERRORS as error:
+            failures.append((-1, UnsupportedModel(f"a pass cannot be traced ({reason(error)}); {BY_HAND}.")))
+    raise _refusal(model_type, *max(failures, key=lambda failure: failure[0]))
 
 
-def _refusal(model_type: str, error: KpruneError) -> UnsupportedModel:
-    return UnsupportedModel(f"cannot prune a {model_type!r} model: no row keeps all laws. The best one fails: {error}")
+def _refusal(model_type: str, passed: int, error: KpruneError) -> UnsupportedModel:
+    what = "" if passed < 0 else "no row keeps all laws. The best one fails: "
+    return UnsupportedModel(f"cannot prune a {model_type!r} model: {what}{error}")
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error of the model's own code."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @contextmanager
@@ -84,10 +96,8 @@ def _laws_kept(model: PreTrainedModel, row: Family, kind: OutputKind, batch: Bat
                 passed += 1
         except LawBroken as error:
             return passed, error
-        except (RuntimeError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, KpruneError) as error:
-            # A wrong row can raise anything in the model's own code.
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            return passed, LawBroken(f"{list(LAWS)[min(passed, len(LAWS) - 1)]}: the model does not run ({reason}).")
+        except (*ERRORS, KpruneError) as error:
+            return passed, LawBroken(f"{list(LAWS)[min(passed, len(LAWS) - 1)]}: the model does not run ({reason(error)}).")
     return passed, None
 
 
@@ -289,7 +299,13 @@ def _embeddings(model: PreTrainedModel, batch: Batch, options: dict[str, Any]) -
     called = called_modules(model, batch.inputs, **options)
     weight = getattr(model.get_input_embeddings(), "weight", None) if "input_ids" in batch.inputs else None
     tokens = [path for path in called if _embeds_tokens(model.base_model.get_submodule(path), weight)]
-    whole = [path for path in called if "embed" in path and "." not in path]
+    whole = [
+        path
+        for path in called
+        if "embed" in path
+        and "." not in path
+        and (weight is None or any(isinstance(part, nn.Embedding) for part in model.base_model.get_submodule(path).modules()))
+    ]
     return [*dict.fromkeys([*whole[-1:], *tokens]), None]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -46,6 +47,17 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
             bar(neurons, shape.dense_neurons, width, ORANGE),
             f"{neurons:,}",
         )
+    return table
+
+
+def families_table(families: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return one line per model type: its norms, projections, inputs, tested kinds and a checkpoint that was tried."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("model type", "norm", "projections", "reads", "tested with", "real checkpoint tried"):
+        table.add_column(title)
+    for name, family in families.items():
+        kinds, checkpoint = ", ".join(family["tested_kinds"]), family["real_checkpoint"] or "no"
+        table.add_row(name, family["norm"], family["projections"], family["inputs"], kinds, checkpoint)
     return table
 
 
