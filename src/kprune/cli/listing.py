@@ -49,6 +49,7 @@ def families_command(as_json: bool) -> None:
         click.echo(json.dumps(families))
     else:
         out.print(families_table(families))
+        out.print("tested: output kinds with random weights. real: a published checkpoint was pruned; --json names it.")
 
 
 @click.command("inspect", cls=Work)

@@ -1,4 +1,4 @@
-"""The fields of a proposed `Block`, from the trace of one layer: who reads what, heads and widths, what a resize rewrites."""
+"""The fields of a proposed `Block`, from the trace of one layer: who reads what, heads, widths, what to rewrite."""
 
 from __future__ import annotations
 
@@ -220,9 +220,7 @@ def _output_scale(trace: LayerTrace, consumer: str) -> str | None:
         with torch.no_grad():
             layer.get_parameter(path).mul_(factor)
         scaled = trace.call({consumer: lambda output, factor=factor: output * factor})  # type: ignore[misc]
-        if is_close(trace.call(layer=layer).result, scaled.result) and not is_close(
-            scaled.result, trace.first.result
-        ):
+        if is_close(trace.call(layer=layer).result, scaled.result) and not is_close(scaled.result, trace.first.result):
             return path
     return None
 
@@ -258,9 +256,7 @@ def _with_rewrites(trace: LayerTrace, block: Block, kind: str, flow: Flow, units
         if given or given is not parameters
     ]
     everything = [*counts, *others]
-    subsets = (
-        (chosen, parameters) for size in (1, 2, 3) for chosen in combinations(everything, size)
-    )
+    subsets = ((chosen, parameters) for size in (1, 2, 3) for chosen in combinations(everything, size))
     found = next((each for each in (*obvious, *islice(subsets, MOST_TRIES)) if works(each)), None)
     if found is None:
         return replace(block, counts=tuple(counts), parameters=parameters)

@@ -51,11 +51,13 @@ def check_units(model: PreTrainedModel) -> None:
                 f"{sublayer.name} has {sublayer.features} features, which are not {declared[sublayer.kind]} units of "
                 f"width {sublayer.width}; correct the row's dense_units or unit_width."
             )
-        heads = getattr(model.config, "num_attention_heads", None) if sublayer.kind == "attention" else sublayer.features
+        heads = (
+            getattr(model.config, "num_attention_heads", None) if sublayer.kind == "attention" else sublayer.features
+        )
         if isinstance(heads, int) and sublayer.units * sublayer.queries_per_unit != heads:
             raise LawBroken(
-                f"{sublayer.name} has {sublayer.units} units, which are not {heads} heads or neurons; correct the row's "
-                "unit_width."
+                f"{sublayer.name} has {sublayer.units} units, which are not {heads} heads or neurons; correct the "
+                "row's unit_width."
             )
         for (path, stack), producer in zip(sublayer.block.producers.items(), sublayer.producers, strict=True):
             rows = sum(sublayer.heights(stack)) * sublayer.units
@@ -161,37 +163,50 @@ def check_order(model: PreTrainedModel, batch: Batch) -> None:
 
     Earlier tokens depend on later ones unless the row is causal.
     """
-    stream = embed(model, batch)
-    sees_later = False
+    stream, sees_later = embed(model, batch), False
+    family = find(model)[0].family
     for attention, ffn in zip(find(model)[::2], find(model)[1::2], strict=True):
-        read: dict[str, list[Tensor]] = {"attention": [], "ffn": []}
-        features: list[Tensor] = []
-        with on_residual(attention, read["attention"].append, batch.mask.shape):
-            after = advance(model, batch, ffn.index, stream)
-            with on_residual(ffn, read["ffn"].append, batch.mask.shape):
-                for mask in (1.0, 0.0):
-                    with (
-                        masked({attention: stream.new_full((attention.units,), mask)}, batch.mask.shape),
-                        on_features([ffn], lambda sublayer, made: features.append(made), batch.mask.shape),
-                    ):
-                        advance(model, batch, ffn.index, stream)
-        is_parallel = ffn.family.is_parallel
-        for sublayer in (attention, ffn) if is_parallel else (attention,):
-            if any(seen.shape != stream.shape or not torch.equal(seen, stream) for seen in read[sublayer.kind]):
+        for sublayer in (attention, ffn) if family.is_parallel else (attention,):
+            if not torch.equal(_residual(model, batch, sublayer, stream), stream):
                 raise LawBroken(
                     f"{sublayer.block.residual_input} of {sublayer.name} does not read the stream before the layer; "
                     "correct the row's residual_input."
                 )
-        if torch.equal(*features) is not is_parallel:
-            found = "reads" if is_parallel else "does not read"
+        with_heads, without = (_features(model, batch, attention, ffn, stream, mask) for mask in (1.0, 0.0))
+        if torch.equal(with_heads, without) is not family.is_parallel:
+            found = "reads" if family.is_parallel else "does not read"
             raise LawBroken(f"{ffn.name} {found} the output of attention; correct the row's is_parallel.")
-        changed = stream.clone()
+        after, changed = advance(model, batch, ffn.index, stream), stream.clone()
         changed[:, -1] += 1 + stream[:, -1].flip(-1)
         sees_later |= not torch.equal(advance(model, batch, ffn.index, changed)[:, :-1], after[:, :-1])
         stream = after
-    if stream.shape[1] > 1 and sees_later is find(model)[0].family.causal:
+    if stream.shape[1] > 1 and sees_later is family.causal:
         found = "depend" if sees_later else "do not depend"
         raise LawBroken(f"the outputs at earlier tokens {found} on later ones; correct the row's causal.")
+
+
+def _residual(model: PreTrainedModel, batch: Batch, sublayer: Sublayer, stream: Tensor) -> Tensor:
+    """What the row takes for the residual stream at a sublayer, given the stream before its layer."""
+    read: list[Tensor] = []
+    with on_residual(sublayer, read.append, batch.mask.shape):
+        advance(model, batch, sublayer.index, stream)
+    if len(read) != 1:
+        raise LawBroken(
+            f"{sublayer.block.residual_input} of {sublayer.name} is called {len(read)} times in a pass; name a module "
+            "that is called once as the row's residual_input."
+        )
+    return read[0]
+
+
+def _features(
+    model: PreTrainedModel, batch: Batch, attention: Sublayer, ffn: Sublayer, stream: Tensor, mask: float
+) -> Tensor:
+    """Features of an FFN while all heads of its layer are scaled."""
+    made: list[Tensor] = []
+    heads = {attention: stream.new_full((attention.units,), mask)}
+    with masked(heads, batch.mask.shape), on_features([ffn], lambda _, features: made.append(features)):
+        advance(model, batch, ffn.index, stream)
+    return made[0]
 
 
 @torch.no_grad()

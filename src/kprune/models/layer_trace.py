@@ -1,7 +1,7 @@
 """What one layer of an unknown model does, found by calls: which Linears read the stream, and which read which.
 
-A layer is called again and again with the arguments of a real pass. A call may freeze the outputs of all Linears at their
-first values, change some of them, and then shows whose inputs changed.
+A layer is called again and again with the arguments of a real pass. A call may freeze the outputs of all Linears at
+their first values, change some of them, and then shows whose inputs changed.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def find_layers(model: PreTrainedModel) -> list[str]:
     ]
     if not found:
         raise UnsupportedModel(
-            f"cannot prune a {model.config.model_type!r} model: no list of {count} equal layers with Linears was found; "
-            "write a row by hand (docs/new-family.md)."
+            f"cannot prune a {model.config.model_type!r} model: no list of {count} equal layers with Linears was "
+            "found; write a row by hand (docs/new-family.md)."
         )
     return sorted(found, key=lambda path: path.count("."))
 
@@ -184,7 +184,9 @@ class LayerTrace:
 
     def read_by(self, *paths: str) -> list[str]:
         """Linears that read the outputs of any of these, with no other Linear between."""
-        return self._changed(self.call(dict.fromkeys(paths, lambda output: output + noise_like(output)), is_frozen=True))
+        return self._changed(
+            self.call(dict.fromkeys(paths, lambda output: output + noise_like(output)), is_frozen=True)
+        )
 
     def _changed(self, call: Call) -> list[str]:
         return [

@@ -97,7 +97,9 @@ def _laws_kept(model: PreTrainedModel, row: Family, kind: OutputKind, batch: Bat
         except LawBroken as error:
             return passed, error
         except (*ERRORS, KpruneError) as error:
-            return passed, LawBroken(f"{list(LAWS)[min(passed, len(LAWS) - 1)]}: the model does not run ({reason(error)}).")
+            return passed, LawBroken(
+                f"{list(LAWS)[min(passed, len(LAWS) - 1)]}: the model does not run ({reason(error)})."
+            )
     return passed, None
 
 
@@ -304,7 +306,10 @@ def _embeddings(model: PreTrainedModel, batch: Batch, options: dict[str, Any]) -
         for path in called
         if "embed" in path
         and "." not in path
-        and (weight is None or any(isinstance(part, nn.Embedding) for part in model.base_model.get_submodule(path).modules()))
+        and (
+            weight is None
+            or any(isinstance(part, nn.Embedding) for part in model.base_model.get_submodule(path).modules())
+        )
     ]
     return [*dict.fromkeys([*whole[-1:], *tokens]), None]
 

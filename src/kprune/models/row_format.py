@@ -160,7 +160,7 @@ _FAMILY: dict[str, Check] = {
     "has_cache": _is_bool,
     "is_parallel": _is_bool,
     "shared_bias": _or_none(_is_path),
-    "inputs": lambda value: value in INPUTS,
+    "inputs": lambda value: value in list(INPUTS),  # a list cannot be looked up in a dict
     "positions": _or_none(_is_name),
     "positions_follow_padding": _is_bool,
     "first_token_saving": _is_bool,

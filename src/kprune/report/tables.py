@@ -50,14 +50,31 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
     return table
 
 
+SHORT_KINDS = {
+    "classification": "class",
+    "question answering": "span",
+    "token classification": "token",
+    "masked language model": "mask",
+    "embedding": "embed",
+    "causal language model": "next",
+    "image classification": "class",
+    "sound classification": "class",
+    "speech recognition": "CTC",
+    "encoder states": "states",
+}
+"""Output kinds in the table of families, which must fit into a terminal."""
+
+
 def families_table(families: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return one line per model type: its norms, projections, inputs, tested kinds and a checkpoint that was tried."""
     table = Table(box=None, pad_edge=False)
-    for title in ("model type", "norm", "projections", "reads", "tested with", "real checkpoint tried"):
-        table.add_column(title)
+    for title in ("model type", "norm", "projections", "reads", "real"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("tested", overflow="fold")
     for name, family in families.items():
-        kinds, checkpoint = ", ".join(family["tested_kinds"]), family["real_checkpoint"] or "no"
-        table.add_row(name, family["norm"], family["projections"], family["inputs"], kinds, checkpoint)
+        kinds = " ".join(SHORT_KINDS[kind] for kind in family["tested_kinds"])
+        checkpoint = "yes" if family["real_checkpoint"] else "no"
+        table.add_row(name, family["norm"], family["projections"], family["inputs"], checkpoint, kinds)
     return table
 
 
