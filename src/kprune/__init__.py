@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
     from kprune.errors import KpruneError
     from kprune.evaluation.evaluator import Evaluation, evaluate
+    from kprune.jobs.check_model import check
     from kprune.pruning.criteria import CRITERIA
     from kprune.pruning.progress import Progress
     from kprune.pruning.pruner import Pruner, prune
@@ -51,6 +52,7 @@ __all__ = [
     "Test",
     "aim",
     "bench",
+    "check",
     "draw",
     "draw_audio",
     "draw_images",
@@ -82,6 +84,7 @@ _HOMES = {
     "deploy.latency": ("Latency", "aim", "measure_latency", "reduction_for_speedup"),
     "errors": ("KpruneError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "jobs.check_model": ("check",),
     "pruning.criteria": ("CRITERIA",),
     "pruning.progress": ("Progress",),
     "pruning.pruner": ("Pruner", "prune"),

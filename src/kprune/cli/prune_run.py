@@ -13,6 +13,7 @@ import click
 from kprune.checkpoints.inspection import inspect
 from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source, fetch
+from kprune.cli.checking import constant_name
 from kprune.cli.options import parse_shape, take_config, take_data_options
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.processing import MediaReader
@@ -31,6 +32,7 @@ from kprune.jobs.prune_checkpoint import (
     require_output,
 )
 from kprune.jobs.speedup import PruneToSpeedup
+from kprune.models.row_format import as_source, to_json
 from kprune.pruning.registry import wants_labels
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.summary import print_evaluation, print_inspection
@@ -134,6 +136,8 @@ def _print_json(state: State, out_folder: Path, seconds: float) -> None:
     result |= {"dtype": dtype_name(pruned.model.dtype)}
     result |= {"peak_megabytes": peak_megabytes(), "gpu_peak_megabytes": gpu_peak_megabytes()}
     result |= {"trials": [], **state.details}
+    if state.prepared.proposed is not None:
+        result["proposed_row"] = to_json(state.prepared.proposed)
     result["steps"] = [asdict(step) for step in pruned.steps]
     result["evaluation"] = evaluation.as_json() if evaluation else None
     click.echo(json.dumps(result))
@@ -162,6 +166,9 @@ def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
         "Load it with from_pretrained after `import kprune`.",
         soft_wrap=True,
     )
+    if state.prepared.proposed is not None:
+        out.print("The model's type has no row in the table. This one kept every law; please contribute it:")
+        click.echo(as_source(state.prepared.proposed, constant_name(state.result.model.config.model_type)))
     note = half_precision_note(state.result.model)
     if note:
         out.print(note, highlight=False, soft_wrap=True)

@@ -19,7 +19,8 @@ from kprune.data.labels import training_labels
 from kprune.data.processing import MediaReader, draw_media
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.evaluation.evaluator import check_compatible
-from kprune.models.families import family_of
+from kprune.jobs.check_model import EXAMPLES, ensure_row
+from kprune.models.family import Family
 from kprune.models.outputs import QUESTION_ANSWERING, Prediction, kind_of
 from kprune.pruning.pruner import Pruner
 from kprune.runtime.devices import on_device
@@ -40,6 +41,8 @@ class Prepared:
     """Inputs of the test are truncated here."""
     cached_predictions: dict[int, Prediction] = field(default_factory=dict)
     """Outputs of the dense model on the test, computed once for all runs."""
+    proposed: Family | None = None
+    """The row that was proposed for the model, because the table has none for its type."""
     _pruners: dict[PruneConfig, Pruner] = field(default_factory=dict)
 
     def pruner(self, config: PruneConfig, run: RunConfig) -> Pruner:
@@ -70,7 +73,8 @@ def prepare(
     in_float32: bool = False,
 ) -> Prepared:
     """Load the model, check that it fits the test, and draw the calibration batches."""
-    family_of(source.load_config())  # an unsupported model is refused before its weights are read
+    texts = [" ".join(row) for row in sample.rows[:EXAMPLES] if all(isinstance(part, str) for part in row)]
+    proposed = ensure_row(source, texts)
     tokenizer = load_reader(source)
     source.warn_of_unread_modules()
     model = on_device(source.load(), device)
@@ -88,7 +92,7 @@ def prepare(
     if isinstance(tokenizer, MediaReader):
         reader = tokenizer.for_model(model, max_length)
         batches = draw_media(rows, reader, tokens=tokens, seed=config.seed, labels=labels)
-        return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
+        return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length), proposed=proposed)
     batches = draw(
         rows,
         tokenizer,
@@ -98,7 +102,7 @@ def prepare(
         masked=kind.is_vocabulary,
         labels=labels,
     )
-    return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length))
+    return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length), proposed=proposed)
 
 
 def as_read_by(source: Source, test: Test, kind: str) -> Test:

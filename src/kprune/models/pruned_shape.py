@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.canonical import to_canonical
-from kprune.models.families import family_of
+from kprune.models.families import family_of, row_to_store
 from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
@@ -40,6 +40,9 @@ def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | 
     if all(layer == dense for layer in per_layer):
         return None
     record = {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
+    row = row_to_store(model.config)
+    if row is not None:
+        record["family"] = row
     biased = [sublayer for sublayer in find(model) if sublayer.block.head_bias is not None]
     return {**record, "kept_heads": [kept_heads(sublayer) for sublayer in biased]} if biased else record
 
@@ -74,7 +77,7 @@ def check(record: Record, config: PreTrainedConfig) -> None:
     if not isinstance(per_layer, list) or len(per_layer) != layers:
         actual = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
         raise _mismatch(f"the record's 'per_layer' has {actual}, the config {layers} layers")
-    dense = dense_units(config)
+    dense = _declared_units(record, config)
     for index, layer in enumerate(per_layer):
         if not isinstance(layer, dict) or set(layer) != set(dense):
             raise _mismatch(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
@@ -86,6 +89,15 @@ def check(record: Record, config: PreTrainedConfig) -> None:
                 )
     if family_of(config).blocks["attention"].head_bias is not None:
         _check_heads(record.get("kept_heads"), [layer["attention"] for layer in per_layer], dense["attention"])
+
+
+def _declared_units(record: Record, config: PreTrainedConfig) -> dict[str, int]:
+    try:
+        return dense_units(config)
+    except (AttributeError, TypeError, ValueError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the config ({error})") from error
 
 
 def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
@@ -101,6 +113,15 @@ def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
 def apply(record: Record, model: PreTrainedModel) -> None:
     """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
+    try:
+        _resize(record, model)
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the model ({error})") from error
+
+
+def _resize(record: Record, model: PreTrainedModel) -> None:
     to_canonical(model)
     for sublayer in find(model):
         units = record["per_layer"][sublayer.index][sublayer.kind]

@@ -28,7 +28,12 @@ class PassThrough(nn.Module):
         self.consumer_name = block.consumer.removeprefix(block.module + ".") if block.consumer_is_inside else None
         self.returns, self.cache, self.layer_index = block.returns, block.cache, layer_index
         if self.consumer_name is not None:
-            self.add_module(self.consumer_name, consumer)
+            *owners, name = self.consumer_name.split(".")
+            owner: nn.Module = self
+            for part in owners:
+                owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.add_module(name, consumer)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get(self.cache)

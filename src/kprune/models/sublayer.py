@@ -108,7 +108,11 @@ class Sublayer:
         """Relative heights of the matrices that are stacked in one weight."""
         if isinstance(stack, int):
             return [1] * stack
-        return [part if isinstance(part, int) else int(attrgetter(part)(self.layer)) for part in stack]
+        return [self._number(part) for part in stack]
+
+    def _number(self, value: int | str) -> int:
+        """A number, or the value of an attribute of the layer."""
+        return value if isinstance(value, int) else int(attrgetter(value)(self.layer))
 
     def split(self, rows: Tensor, stack: Stack) -> tuple[Tensor, ...]:
         """The rows of each of the stacked matrices, (rows, …); each matrix has its rows ordered by unit."""
@@ -140,7 +144,7 @@ class Sublayer:
     @property
     def width(self) -> int:
         """Features per unit: d_h for a head, 1 for a neuron."""
-        return prod(int(attrgetter(path)(self.layer)) for path in self.block.unit_width) if self.features else 1
+        return prod(map(self._number, self.block.unit_width)) if self.features else 1
 
     @property
     def units(self) -> int:
@@ -149,7 +153,7 @@ class Sublayer:
     @property
     def queries_per_unit(self) -> int:
         """Query heads of a unit: several with grouped queries, else one."""
-        return prod(int(attrgetter(path)(self.layer)) for path in self.block.unit_width[1:])
+        return prod(map(self._number, self.block.unit_width[1:]))
 
     @property
     def weights_per_unit(self) -> int:
