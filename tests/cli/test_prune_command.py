@@ -109,9 +109,9 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
 
 CASES = [
     "reduction above 1", "unreachable reduction", "blank sample", "small sample", "not text", "no such text",
-    "wrong column", "folder exists", "an ALBERT", "no model", "no such model", "both samples", "no sample", "no reduction",
-    "two reductions", "short inputs", "unknown device", "unknown criterion", "checkpoint and drop", "checkpoint inside",
-    "temperature of 0", "align of 0", "no tokens",
+    "wrong column", "folder exists", "an ALBERT", "no model", "no such model", "both samples", "no sample",
+    "no reduction", "two reductions", "short inputs", "unknown device", "unknown criterion", "checkpoint and drop",
+    "checkpoint inside", "temperature of 0", "align of 0", "no tokens",
 ]  # fmt: skip
 
 
