@@ -32,9 +32,9 @@ class PassThrough(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get(self.cache)
-        if cache is not None:  # the lowest layer's entry tells generate() how many tokens it has seen
-            nothing = hidden_states.new_empty(len(hidden_states), 0, hidden_states.shape[1], 1)
-            cache.update(nothing, nothing, self.layer_index)
+        if cache is not None:  # an entry counts the tokens seen, but only if it has numbers: one per token
+            counted = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
+            cache.update(counted, counted, self.layer_index)
         if self.consumer_name is not None:
             hidden_states = self.get_submodule(self.consumer_name)(hidden_states)
         return hidden_states if self.returns == 1 else (hidden_states, *[None] * (self.returns - 1))
