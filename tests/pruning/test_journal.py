@@ -122,6 +122,11 @@ def test_a_stopped_run_of_another_family_goes_on_to_the_same_result(family, tmp_
     resume_from_every_state(tmp_path, tiny.tiny_model(family), **OPTIONS, criterion="fisher")
 
 
+@pytest.mark.parametrize("criterion", ["compensated", "fisher"])
+def test_a_stopped_run_that_fits_new_biases_goes_on_to_the_same_result(criterion, tmp_path):
+    resume_from_every_state(tmp_path, tiny.tiny_model("llama"), **OPTIONS, criterion=criterion, bias=True)
+
+
 @pytest.mark.parametrize("method", ["kwon", "kcm", "magnitude", "random"])
 def test_a_stopped_run_of_a_rival_goes_on_to_the_same_result(method, tmp_path):
     resume_from_every_state(tmp_path, tiny.tiny_model(), reduction=0.3 if method == "kcm" else 0.5, method=method)

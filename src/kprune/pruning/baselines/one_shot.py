@@ -21,6 +21,7 @@ class OneShot(Method):
         "rep_weight": 0.0,
         "head_weight": 1.0,
         "refit": False,
+        "bias": False,
         "align": 1,
         "refresh": 0,
     }
