@@ -30,6 +30,7 @@ class BiasOnly(nn.Module):
     def __init__(self, consumer: Projection | BiasOnly) -> None:
         super().__init__()
         self.out_features: int = consumer.out_features
+        self.has_added_bias: bool = getattr(consumer, "has_added_bias", False)
         self.register_parameter("bias", consumer.bias)
         self.register_buffer("weight", consumer.weight.new_empty(self.out_features, 0), persistent=False)
 
@@ -99,6 +100,11 @@ class Sublayer:
     def consumer(self) -> Projection | BiasOnly:
         module = self.layer.get_submodule(self.block.consumer)
         return module if isinstance(module, BiasOnly) else self._projection(self.block.consumer)
+
+    @property
+    def has_added_bias(self) -> bool:
+        """Whether the consumer's bias is one that the dense model does not have."""
+        return bool(getattr(self.consumer, "has_added_bias", False))
 
     @property
     def producers(self) -> list[Projection]:

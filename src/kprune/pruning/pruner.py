@@ -21,6 +21,7 @@ from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
 from kprune.models.families import family_of
 from kprune.models.outputs import kind_of
+from kprune.models.resize import drop_zero_bias
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
 from kprune.pruning.finish import attach_record, hand_over, require_finite_outputs
@@ -196,6 +197,8 @@ class Pruner:
 
     def _result(self, run: Run, steps: list[Step], started: float) -> Pruned:
         sample, student = self.shared.sample, run.student
+        for sublayer in run.sublayers:
+            drop_zero_bias(sublayer)
         hand_over(student, self.model)
         require_finite_outputs(student, sample, self.shared.predictions.kind)
         student.train(self.model.training)
