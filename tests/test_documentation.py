@@ -30,7 +30,7 @@ from kprune.deploy.footprint import Footprint
 from kprune.jobs import export_checkpoint
 from kprune.jobs.grid import Grid, parse_method, read_grid
 from kprune.jobs.results import read_results
-from kprune.models.families import Block, Family
+from kprune.models.family import Block, Family
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
