@@ -91,15 +91,15 @@ def test_a_wrong_row_is_reported_and_refused(monkeypatch):
         package.check(model, batches)
 
 
-def test_a_python_check_makes_prune_possible(monkeypatch):
+def test_a_python_check_and_prune_find_the_same_row(monkeypatch):
     model = zoo.build("bert")
     batches = zoo.batches(model, count=4)
     monkeypatch.delitem(FAMILIES, "bert")
-    with pytest.raises(UnsupportedModel, match=r"kprune\.check propose"):
-        package.prune(model, batches, reduction=0.5)
     row = package.check(model, batches)
     assert {"bert": row} == REGISTERED
+    REGISTERED.clear()
     small = package.prune(model, batches, reduction=0.5, align=1)
+    assert {"bert": row} == REGISTERED
     assert small.model.config.quantization_config["family"]["layers"] == "encoder.layer"
 
 
@@ -195,3 +195,12 @@ def test_the_command_checks_an_image_model(tmp_path):
     result = kprune("check", tmp_path)
     assert result.exit_code == 0, result.output
     assert "siglip_vision_model, the row of the table" in result.output
+
+
+def test_prune_in_python_proposes_a_row(unlisted):
+    model = RoFormerForSequenceClassification.from_pretrained(unlisted).eval()
+    ids = torch.randint(100, 900, (48, 24), generator=torch.Generator().manual_seed(0))
+    batches = ({"input_ids": part} for part in ids.split(8))  # a generator is read once
+    pruned = package.prune(model, batches, reduction=0.5, ridge=1e-3, align=4)
+    assert pruned.flops[1] <= 0.5 * pruned.flops[0]
+    assert "family" in pruned.model.config.quantization_config

@@ -19,8 +19,10 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
-from kprune.models.families import family_of
+from kprune.models.batches import as_batches
+from kprune.models.families import REFUSED, REGISTERED, family_of, has_row
 from kprune.models.outputs import kind_of
+from kprune.models.proposal import propose
 from kprune.models.resize import drop_zero_bias
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
@@ -90,6 +92,10 @@ class Pruner:
             )
         self.requested, self.run_config = combine_options(config, run, options)
         _require_device(model, self.run_config.device)
+        if not has_row(model.config) and model.config.model_type not in REFUSED:
+            batches = list(as_batches(batches))
+            REGISTERED[model.config.model_type] = propose(model, batches, pooling=self.requested.pooling)
+            log.warning("a %r model has no row in the table; one was proposed and checked", model.config.model_type)
         require_prunable(model)
         model = without_inference_tensors(model)
         sublayers = [sublayer for sublayer in find(model) if sublayer.units]
