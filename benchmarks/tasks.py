@@ -3,7 +3,8 @@
     python benchmarks/tasks.py --model sst2=MODEL --model stsb=MODEL --model squad=MODEL --data DATA \
         --reduction 0.4 --reduction 0.6 --reduction 0.8 --tokens 25000 --out benchmarks/results/tasks.jsonl
 
-Samples are drawn from each task's train split by seed. Figures are on the whole validation split. The table is printed
+Samples are drawn from each task's train split by seed. Figures are on the whole validation split. A text file in the
+place of a task (`--model sentences.txt=MODEL`) compares outputs on held-out lines, without labels. The table is printed
 in Markdown. Each run adds a JSON line, with the share of its evaluation time in forward passes.
 """
 
@@ -21,6 +22,7 @@ from machine import provenance
 
 from kprune import Evaluation, PruneConfig
 from kprune.checkpoints.source import Source, fetch
+from kprune.data.tasks import TASKS
 from kprune.evaluation.metrics import Difference, Figure
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.preparation import prepare
@@ -29,7 +31,9 @@ from kprune.jobs.prune_checkpoint import prune_checkpoint
 
 def runs_of(name: str, folder: str, options: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Evaluation]]:
     """One line per reduction of one task's model."""
-    data = DataOptions(task=name, table=options["data"], limit=options["limit"])
+    data = DataOptions(limit=options["limit"])
+    is_text = name not in TASKS
+    data = replace(data, text=name) if is_text else replace(data, task=name, table=options["data"])
     sample, test = data.sample_and_test(wants_test=True, seed=options["seed"])
     source = Source(fetch(folder))
     config = PruneConfig(seed=options["seed"], pooling=source.pooling)
@@ -39,7 +43,7 @@ def runs_of(name: str, folder: str, options: dict[str, Any]) -> Iterator[tuple[d
         pruned, result = state.result, state.evaluation
         assert result is not None
         line = {
-            "task": name,
+            "task": Path(name).name,
             "model": source.folder.name,
             "reduction": reduction,
             "tokens": pruned.tokens,
@@ -56,6 +60,9 @@ def with_interval(figure: Figure | Difference, sign: str = "") -> str:
 
 
 def row(line: dict[str, Any], result: Evaluation) -> str:
+    alike = "; ".join(f"{each.name} {with_interval(each)}" for each in result.fidelity)
+    if not result.figures:
+        return f"| {line['task']} | {line['reduction']:.0%} | | | | | {alike} |"
     figure, dense, gap = result.figures[0], result.against[0], result.differences[0]
     cells = [
         f"{line['task']}, {figure.name}",

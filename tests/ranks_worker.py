@@ -17,6 +17,8 @@ CASES = {
         {"criterion": "compensated"},
         {"criterion": "released"},
         {"method": "kwon"},
+        {"method": "flap"},
+        {"method": "wanda-sp"},
         {"method": "magnitude"},
     ],
     "embedded": [{"criterion": "compensated"}],

@@ -27,7 +27,7 @@ ROOMS = [
 LONGEST_MODULE, LONGEST_FUNCTION = 350, 60
 USUAL_FUNCTION, SHARE_OF_LONGER = 30, 0.05
 MODULES = sorted(SOURCE.rglob("*.py"))
-HOOK_MODULES = {"canonical", "head_bias", "hooks", "passes", "first_token"}
+HOOK_MODULES = {"canonical", "head_bias", "hooks", "layer_trace", "passes", "first_token", "sublayer"}
 
 
 def name_of(path: Path) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kprune.config import PruneConfig, RunConfig
     from kprune.config import PruneConfig as Settings
     from kprune.data.calibration import draw
+    from kprune.data.items import read_audio, read_images
+    from kprune.data.processing import draw_audio, draw_images
     from kprune.data.readers import read_lines, read_rows
     from kprune.data.tasks import TASKS, Test, load_task, read_test
     from kprune.deploy.benchmark import Bench, Contender, bench
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
     from kprune.errors import KpruneError
     from kprune.evaluation.evaluator import Evaluation, evaluate
+    from kprune.jobs.check_model import check
     from kprune.pruning.criteria import CRITERIA
     from kprune.pruning.progress import Progress
     from kprune.pruning.pruner import Pruner, prune
@@ -49,12 +52,17 @@ __all__ = [
     "Test",
     "aim",
     "bench",
+    "check",
     "draw",
+    "draw_audio",
+    "draw_images",
     "evaluate",
     "export",
     "load_task",
     "measure_latency",
     "prune",
+    "read_audio",
+    "read_images",
     "read_lines",
     "read_rows",
     "read_test",
@@ -67,6 +75,8 @@ _HOMES = {
     "checkpoints.writer": ("save",),
     "config": ("PruneConfig", "RunConfig"),
     "data.calibration": ("draw",),
+    "data.items": ("read_audio", "read_images"),
+    "data.processing": ("draw_audio", "draw_images"),
     "data.readers": ("read_lines", "read_rows"),
     "data.tasks": ("TASKS", "Test", "load_task", "read_test"),
     "deploy.benchmark": ("Bench", "Contender", "bench"),
@@ -74,6 +84,7 @@ _HOMES = {
     "deploy.latency": ("Latency", "aim", "measure_latency", "reduction_for_speedup"),
     "errors": ("KpruneError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "jobs.check_model": ("check",),
     "pruning.criteria": ("CRITERIA",),
     "pruning.progress": ("Progress",),
     "pruning.pruner": ("Pruner", "prune"),

@@ -92,6 +92,7 @@ class PruneConfig:
     seed: int = option(0, "Seed of the sample and of the probes.", in_grid=False)
     search: str = option("global", "Search over all sublayers, or the same share in each (an ablation).")
     refit: bool = option(True, "Refit the remaining weights; without it, one shot (an ablation).")
+    bias: bool = option(False, "Also fit a bias where the model has none; most decoders have none.")
     budget: str | NamedBudget = option("flops", "What --reduction is a share of.")
     align: int = option(16, "Keep neurons in multiples of this number.", least=1, example="16 is fast on most hardware")
     refresh: int | None = option(

@@ -1,10 +1,11 @@
 import json
 
-import tiny
+import zoo
 from command_line import kprune
 
 from kprune.data.tasks import TASKS
 from kprune.jobs.demo import embedded_model
+from kprune.models.families import FAMILIES
 
 pytest_plugins = ["command_fixtures"]
 
@@ -25,9 +26,26 @@ def test_inspect_shows_a_pruned_model(small):
         assert part in result.output
 
 
-def test_families_are_those_that_are_announced():
-    assert kprune("families").stdout.split() == sorted(tiny.FAMILY_NAMES)
-    assert set(json.loads(kprune("families", "--json").stdout)) == set(tiny.FAMILY_NAMES)
+def test_families_are_listed_with_what_was_tested():
+    listed = json.loads(kprune("families", "--json").stdout)
+    assert set(listed) == set(FAMILIES)
+    assert listed["phi3"] == {
+        "norm": "pre-norm",
+        "projections": "fused, grouped",
+        "inputs": "text",
+        "tested_kinds": ["causal language model", "classification", "embedding"],
+        "real_checkpoint": None,
+    }
+    assert (listed["gemma2"]["norm"], listed["gpt_neox"]["norm"]) == ("sandwich", "parallel")
+    assert (listed["wav2vec2"]["norm"], listed["wav2vec2"]["inputs"]) == ("post-norm", "sound")
+    printed = kprune("families").stdout
+    assert all(name in printed for name in FAMILIES)
+
+
+def test_the_tested_kinds_are_those_of_the_tests():
+    listed = json.loads(kprune("families", "--json").stdout)
+    tested = {name: list(entry.kinds) for name, entry in zoo.ZOO.items() if "/" not in name}
+    assert {name: family["tested_kinds"] for name, family in listed.items()} == tested
 
 
 def test_tasks_are_listed():

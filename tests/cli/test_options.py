@@ -39,8 +39,8 @@ ON_COMMAND_LINE = [
 ]
 OTHER_VALUES = {
     "method": "kwon", "criterion": "fisher", "temperature": 3.5, "rep_weight": 0.25, "head_weight": 2.5, "ridge": 1e-3,
-    "seed": 5, "search": "uniform", "refit": False, "budget": "parameters", "align": 4, "refresh": 2, "reduction": 0.3,
-    "device": "cpu", "offload": "host", "checkpoint": "kept",
+    "seed": 5, "search": "uniform", "refit": False, "bias": True, "budget": "parameters", "align": 4, "refresh": 2,
+    "reduction": 0.3, "device": "cpu", "offload": "host", "checkpoint": "kept",
 }  # fmt: skip
 """Of each field a value that is not its default."""
 
@@ -92,8 +92,10 @@ def test_every_option_reaches_its_configuration(checkpoint, text, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("kprune.cli.prune_run.prepare", lambda *_, **__: None)
     monkeypatch.setattr("kprune.cli.prune_run.prune_checkpoint", receive)
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in OTHER_VALUES.items() if name != "refit"]
-    result = kprune("prune", checkpoint, "out", "--text", text, "--no-refit", *arguments)
+    arguments = [
+        f"--{name.replace('_', '-')}={value}" for name, value in OTHER_VALUES.items() if type(value) is not bool
+    ]
+    result = kprune("prune", checkpoint, "out", "--text", text, "--no-refit", "--bias", *arguments)
     assert result.stderr == "kprune: received\n"
     assert {name: received[name] for name in OTHER_VALUES} == {**OTHER_VALUES, "checkpoint": Path("kept")}
     kprune("prune", checkpoint, "out", "--text", text, "--reduction", 0.5)

@@ -61,8 +61,8 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
     (tmp_path / "table.csv").write_text("a,b\nx,y\n")
     (tmp_path / "taken").mkdir()
-    (tmp_path / "t5").mkdir()
-    (tmp_path / "t5/config.json").write_text('{"model_type": "t5", "architectures": ["T5Model"]}')
+    (tmp_path / "albert").mkdir()
+    (tmp_path / "albert/config.json").write_text('{"model_type": "albert", "architectures": ["AlbertModel"]}')
     out, usual, one = tmp_path / "out", ["--text", text, "--reduction", 0.5], "pass exactly one of --reduction"
     return {
         "reduction above 1": (
@@ -85,7 +85,7 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
             "has no column 'text'; it has a, b",
         ),
         "folder exists": ([checkpoint, tmp_path / "taken", *usual], 1, "taken exists"),
-        "a T5": ([tmp_path / "t5", out, *usual], 1, "cannot prune a 't5' model; supported: bert"),
+        "an ALBERT": ([tmp_path / "albert", out, *usual], 1, "cannot prune an 'albert' model: one layer's weights"),
         "no model": ([tmp_path / "empty", out, *usual], 1, "holds no model"),
         "no such model": (["no/such-model", out, *usual], 1, "there is no folder no/such-model"),
         "both samples": ([checkpoint, out, *usual, "--data", "x"], 2, "one of --text, --data and --task"),
@@ -109,9 +109,9 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
 
 CASES = [
     "reduction above 1", "unreachable reduction", "blank sample", "small sample", "not text", "no such text",
-    "wrong column", "folder exists", "a T5", "no model", "no such model", "both samples", "no sample", "no reduction",
-    "two reductions", "short inputs", "unknown device", "unknown criterion", "checkpoint and drop", "checkpoint inside",
-    "temperature of 0", "align of 0", "no tokens",
+    "wrong column", "folder exists", "an ALBERT", "no model", "no such model", "both samples", "no sample",
+    "no reduction", "two reductions", "short inputs", "unknown device", "unknown criterion", "checkpoint and drop",
+    "checkpoint inside", "temperature of 0", "align of 0", "no tokens",
 ]  # fmt: skip
 
 

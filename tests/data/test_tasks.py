@@ -65,7 +65,7 @@ def test_only_one_file_of_a_large_data_set_is_read(monkeypatch):
 
     def load_dataset(*args, **options):
         calls.append((*args, options))
-        return [{"text": "a"}]
+        return datasets.Dataset.from_list([{"text": "a"}])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert load_task("c4").rows == [("a",)]

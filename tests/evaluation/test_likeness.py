@@ -3,8 +3,8 @@ import tiny
 import torch
 from evaluation_cases import PARAGRAPHS, model_for, one_by_one, paragraphs, score, shared_model, unlabelled
 
-from kprune.evaluation.likeness import Likeness
-from kprune.models.outputs import CLASSIFICATION, Prediction
+from kprune.evaluation.likeness import RARER_ANSWERS, Likeness
+from kprune.models.outputs import CLASSIFICATION, CTC, ENCODER_STATES, TOKEN_CLASSIFICATION, Prediction
 
 
 @pytest.mark.parametrize("kind", tiny.KIND_NAMES)
@@ -32,8 +32,9 @@ def test_agreement_and_divergence_worked_out_by_hand():
     likeness = Likeness(CLASSIFICATION, 2)
     ours, theirs = [[0.0, 1.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]
     likeness.add(prediction(ours), prediction(theirs))
-    agreement, divergence = likeness.figures()
+    agreement, rarer, divergence = likeness.figures()
     assert (agreement.name, divergence.name) == ("agreement", "divergence")
+    assert (rarer.name, rarer.value) == (RARER_ANSWERS, 0.0)  # of the one item with another answer
     assert agreement.value == 50.0
     p = torch.tensor([0.0, 1.0]).softmax(0)
     assert divergence.value == pytest.approx(float((p * (2 * p).log()).sum()) / 2)
@@ -60,3 +61,45 @@ def test_an_embedding_model_reads_the_texts_of_a_pair_one_by_one():
     single = [(text,) for pair in pairs for text in pair]
     by_pair, by_text = (score(model, unlabelled(rows), against=other) for rows in (pairs, single))
     assert by_pair.fidelity == by_text.fidelity
+
+
+def tagged(answers, classes: int = 4) -> Prediction:
+    """A prediction of these classes, one list of items per example."""
+    example = torch.tensor([number for number, row in enumerate(answers) for _ in row])
+    flat = torch.tensor([answer for row in answers for answer in row])
+    weights = torch.tensor([1 / len(row) for row in answers for _ in row])
+    return Prediction(torch.nn.functional.one_hot(flat, classes).float(), weights, example, torch.zeros_like(flat))
+
+
+@pytest.mark.parametrize("kind", [TOKEN_CLASSIFICATION, CTC], ids=lambda kind: kind.name)
+def test_agreement_on_rarer_answers_worked_out_by_hand(kind):
+    theirs = [[0] * 20, [0, 2, 0, 0, 3], [0] * 9 + [1]]
+    ours = [[0] * 20, [0, 2, 1, 0, 0], [0] * 9 + [1]]
+    likeness = Likeness(kind, 3)
+    likeness.add(tagged(ours), tagged(theirs))
+    found = {each.name: each for each in likeness.figures()}
+    assert found["agreement"].value == pytest.approx(100 * (1 + 3 / 5 + 1) / 3, abs=1e-4)
+    assert found[RARER_ANSWERS].value == 50.0  # 2 → 2 and 1 → 1 of four items
+    assert (found[RARER_ANSWERS].low, found[RARER_ANSWERS].high) == (pytest.approx(100 / 3), 100.0)
+    (note,) = likeness.notes(["keep", "drop", "swap", "add"])
+    assert ("'keep'" in note) == (kind is TOKEN_CLASSIFICATION)
+    assert "is 91.4% of" in note
+    assert "the 4 of 35 items" in note
+
+
+def test_there_is_no_agreement_on_rarer_answers_without_any():
+    likeness = Likeness(CLASSIFICATION, 3)
+    likeness.add(tagged([[1]] * 3), tagged([[1]] * 3))
+    assert [each.name for each in likeness.figures()] == ["agreement", "divergence"]
+    assert likeness.notes(["a", "b", "c", "d"]) == ()
+
+
+def test_the_likeness_of_states_is_the_mean_cosine_of_frames():
+    torch.manual_seed(0)
+    ours, theirs = torch.nn.functional.normalize(torch.randn(2, 5, 8), dim=-1)
+    example, weights = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([1 / 2, 1 / 2, 1 / 3, 1 / 3, 1 / 3])
+    likeness = Likeness(ENCODER_STATES, 2)
+    likeness.add(*(Prediction(each, weights, example, torch.zeros(5)) for each in (ours, theirs)))
+    cosine = (ours * theirs).sum(1)
+    expected = 100 * float((cosine[:2].mean() + cosine[2:].mean()) / 2)
+    assert [(each.name, each.value) for each in likeness.figures()] == [("cosine", pytest.approx(expected))]

@@ -33,6 +33,7 @@ BY_HAND = {
     "answer-f1": ([0, 0], [0.5, 0.8], 65.0),
     "perplexity": ([2.0, 1.0], [math.log(2) * 2, math.log(16)], 2 ** (6 / 3)),  # six bits over three tokens
     "agreement": ([0, 0], [1.0, 0.5], 75.0),
+    "share": ([4, 1], [2, 1], 60.0),  # three of five items
     "cosine": ([0, 0], [1.0, 0.8], 90.0),
     "divergence": ([0, 0], [0.2, 0.4], 0.3),
     "squared-error": ([0, 0], [0.2, 0.4], 0.3),

@@ -13,7 +13,7 @@ from kprune.pruning.registry import METHODS
 
 def test_knobs_are_the_fields_that_a_variant_may_set():
     assert list(KNOBS) == [each.name for each in fields(PruneConfig) if info_of(each).in_grid]
-    names = "criterion temperature rep_weight head_weight ridge search refit budget align refresh"
+    names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh"
     assert set(KNOBS) == set(names.split())
 
 
@@ -27,6 +27,7 @@ def test_knobs_are_the_fields_that_a_variant_may_set():
         ("ridge=1e-4", 1e-4),
         ("search=uniform", "uniform"),
         ("refit=no", False),
+        ("bias=yes", True),
         ("budget=parameters", "parameters"),
         ("align=1", 1),
         ("refresh=0", 0),
@@ -74,7 +75,8 @@ def test_a_misspelt_name_is_refused_with_the_choices(knob):
 
 
 def test_every_type_of_a_knob_has_a_name_for_messages():
-    assert {type(parser("1")) for name, parser in KNOBS.items() if name != "refit"} | {bool} == set(EXPECTED)
+    flags = ("refit", "bias")
+    assert {type(parser("1")) for name, parser in KNOBS.items() if name not in flags} | {bool} == set(EXPECTED)
 
 
 def test_cells_that_share_a_sample_are_adjacent():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprune.maths import gram
-from kprune.maths.gram import BLOCK, DIGITS, Gram, rounded, scales
+from kprune.maths.gram import BLOCK, DIGITS, Gram, column_sums, rounded, scales
 from kprune.maths.least_squares import LeastSquares
 
 CPU = torch.device("cpu")
@@ -120,3 +120,14 @@ def test_float32_is_summed_in_float64():
     for _ in range(3):
         sums.add(rows)
     assert torch.equal(sums.matrix.triu(), 3.0 * (rows.T @ rows).double().triu())
+
+
+@given(order=st.permutations(range(12)), seed=st.integers(0, 1000), spread=st.integers(0, 60))
+def test_column_sums_depend_on_no_order_and_small_columns_are_not_lost(order, seed, spread):
+    parts = list(parts_of(6, seed, spread))
+    sums = [column_sums(part.float() if seed % 2 else part) for part in parts]
+    forward, permuted = (sum(sums[number] for number in numbers) for numbers in (range(12), order))
+    assert torch.equal(forward, permuted)
+    rows = torch.cat(parts)
+    error = (forward - rows.sum(0)).abs() / (rows.norm(dim=0) * len(rows) ** 0.5)
+    assert float(error.max()) < (1e-7 if seed % 2 else 1e-9)

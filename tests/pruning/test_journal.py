@@ -25,6 +25,7 @@ from kprune.pruning import teacher
 from kprune.pruning.baselines.kwon import MaskTuning
 from kprune.pruning.budgets import Budget
 from kprune.pruning.journal import PREDICTIONS, RESULT, RUN, FolderJournal, fingerprint
+from kprune.pruning.registry import METHODS
 
 BATCHES = tiny.batched(tiny.texts(64))
 OPTIONS = {"reduction": 0.6, "ridge": 1e-4}
@@ -122,9 +123,18 @@ def test_a_stopped_run_of_another_family_goes_on_to_the_same_result(family, tmp_
     resume_from_every_state(tmp_path, tiny.tiny_model(family), **OPTIONS, criterion="fisher")
 
 
-@pytest.mark.parametrize("method", ["kwon", "kcm", "magnitude", "random"])
-def test_a_stopped_run_of_a_rival_goes_on_to_the_same_result(method, tmp_path):
-    resume_from_every_state(tmp_path, tiny.tiny_model(), reduction=0.3 if method == "kcm" else 0.5, method=method)
+@pytest.mark.parametrize("criterion", ["compensated", "fisher"])
+def test_a_stopped_run_that_fits_new_biases_goes_on_to_the_same_result(criterion, tmp_path):
+    resume_from_every_state(tmp_path, tiny.tiny_model("llama"), **OPTIONS, criterion=criterion, bias=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "family"),
+    [*((method, "bert") for method in METHODS if method != "kprune"), ("flap", "llama"), ("wanda-sp", "llama")],
+)
+def test_a_stopped_run_of_a_rival_goes_on_to_the_same_result(method, family, tmp_path):
+    model = tiny.tiny_model(family)
+    resume_from_every_state(tmp_path, model, reduction=0.3 if method == "kcm" else 0.5, method=method)
 
 
 def test_kwons_tuning_stays_off_after_a_stop(tmp_path, monkeypatch):

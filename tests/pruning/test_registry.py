@@ -15,7 +15,7 @@ RIVALS = [name for name in METHODS if name != "kprune"]
 
 
 def test_every_name_has_a_phrase():
-    assert list(METHODS) == ["kprune", "kwon", "kcm", "magnitude", "random"]
+    assert list(METHODS) == ["kprune", "kwon", "kcm", "flap", "wanda-sp", "magnitude", "random"]
     assert list(CHOICES) == ["method", "criterion", "search", "budget"]
     tables = {"method": METHODS, "criterion": CRITERIA, "budget": BUDGETS}
     assert {field: list(CHOICES[field]) for field in tables} == {field: list(table) for field, table in tables.items()}
@@ -42,7 +42,7 @@ def test_none_takes_the_criterions_default_and_nothing_else_changes(criterion):
 def test_a_rival_turns_the_settings_of_kprune_off(method):
     resolved = resolve(PruneConfig(method=method, criterion="fisher", rep_weight=3.0, align=8, seed=5), head_width=8)
     assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, False, 1, 0)
-    assert (resolved.method, resolved.seed) == (method, 5)
+    assert (resolved.method, resolved.seed, resolved.bias) == (method, 5, method == "flap")
     back = resolve(PruneConfig(criterion=None), head_width=8)
     assert back == resolve(PruneConfig(), head_width=8)
 
@@ -50,7 +50,7 @@ def test_a_rival_turns_the_settings_of_kprune_off(method):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; use one of kprune, kwon, kcm, magnitude, random"),
+        ({"method": "magic"}, "unknown method 'magic'; use one of kprune, kwon, kcm, flap, wanda-sp, magnitude"),
         ({"criterion": "magic"}, "unknown criterion 'magic'; use one of compensated, fisher"),
         ({"criterion": "kwon"}, "unknown criterion 'kwon'; use one of"),
         ({"search": "local"}, "unknown search 'local'; use one of global, uniform"),

@@ -8,7 +8,7 @@ import torch
 from kprune.errors import KpruneError, NotSound
 from kprune.models.hooks import on_consumer_output, on_features, on_residual
 from kprune.models.passes import replayed
-from kprune.models.resize import columns_of
+from kprune.models.resize import add_bias, columns_of
 from kprune.models.sublayer import find
 from kprune.pruning import memory_policy
 from kprune.pruning.refit import REFIT_SLACK, keep_weights, least_squares_fit, require_bounded, require_improvement
@@ -56,7 +56,19 @@ def stored_problem(teacher, student, number, sample, keep):
 @pytest.mark.parametrize("family", tiny.ALL_FAMILIES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-2), (torch.float64, 1e-3)])
 def test_the_refit_is_lstsq_on_the_stored_full_problem(family, dtype, tolerance):
-    teacher, student, sample, streams = pair(family, dtype)
+    require_lstsq(*pair(family, dtype), tolerance)
+
+
+def test_an_added_bias_is_fitted_too():
+    teacher, student, sample, streams = pair("llama")
+    for sublayer in find(student):
+        add_bias(sublayer)
+    require_lstsq(teacher, student, sample, streams, 1e-2)
+    assert all(sublayer.consumer.bias.any() for sublayer in find(student))
+
+
+def require_lstsq(teacher, student, sample, streams, tolerance):
+    """Remove units of every sublayer, and compare each refit with torch's least squares."""
     generator = torch.Generator().manual_seed(1)
     for number, target in enumerate(find(student)):  # each with the error of the sublayers below
         keep = torch.rand(target.units, generator=generator) < 0.6

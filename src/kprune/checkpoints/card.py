@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from kprune.data.items import MEDIA
 from kprune.models.families import family_of
 from kprune.models.outputs import CAUSAL_LM, kind_of
 from kprune.models.pruned_shape import record_of
@@ -61,20 +62,27 @@ def with_front_matter(body: str, **fields: Any) -> str:
 
 
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
-    before, after = pruned.parameters
+    (before, after), medium = pruned.parameters, _medium(pruned)
     part = "decoder" if family_of(pruned.model.config).has_cache else "encoder"
     return f"""kprune removed {pruned.reduction:.1%} of the {part}'s FLOPs from `{source}`: whole attention heads and
-feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of text.
+feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.
 Nothing was retrained. The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
 
+def _medium(pruned: Pruned) -> str:
+    medium = MEDIA.get(pruned.model.main_input_name)
+    return "text" if medium is None else medium.name
+
+
 def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) -> str:
+    name, processor = type(pruned.model).__name__, ""
+    module, call = "transformers", f"{name}.from_pretrained"
     if sentence_class:
         module, name, call = "sentence_transformers", sentence_class, sentence_class
-    else:
-        name = type(pruned.model).__name__
-        module, call = "transformers", f"{name}.from_pretrained"
-    code = f'from {module} import {name}\n\nmodel = {call}("{folder}")'
+    elif _medium(pruned) != "text":
+        loader = "AutoImageProcessor" if _medium(pruned) == "images" else "AutoFeatureExtractor"
+        name, processor = ", ".join(sorted((loader, name))), f'\nprocessor = {loader}.from_pretrained("{folder}")'
+    code = f'from {module} import {name}\n\nmodel = {call}("{folder}"){processor}'
     if not sentence_class and kind_of(pruned.model) is CAUSAL_LM:
         code = GENERATION.format(folder)
     return f"""## Load

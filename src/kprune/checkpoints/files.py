@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,14 @@ GRAPH_FILES = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
 """Files of exported graphs, which hold the weights."""
 
 
+def copy_side_files(source: Path, target: Path) -> None:
+    """Copy the files that are not rewritten: those of the tokenizer, the processor and the labels."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.is_file() and file.suffix in SIDE_SUFFIXES and file.name not in REWRITTEN_FILES:
+            shutil.copyfile(file, target / file.name)
+
+
 def short_names(names: Sequence[str]) -> list[str]:
     """The last parts of paths, as many as it takes to tell them apart."""
     for parts in range(1, 10):
@@ -23,6 +32,9 @@ def short_names(names: Sequence[str]) -> list[str]:
             return short
     return [f"{Path(name).name} ({number})" for number, name in enumerate(names, 1)]
 
+
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Files with the settings of an image processor or a feature extractor; a folder has one of them."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -17,14 +17,14 @@ import torch
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
-from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, REWRITTEN_FILES, SIDE_SUFFIXES
+from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, copy_side_files
 from kprune.checkpoints.names import hub_name, short_name
 from kprune.checkpoints.tokenizer_checks import require_fit, require_tokenizer
 from kprune.checkpoints.validation import require_complete, require_same_layers, require_same_shapes, tensor_shapes
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.models.families import family_of
+from kprune.models.outputs import POOLINGS_OF
 from kprune.models.pruned_shape import apply, record_of
 from kprune.runtime.memory import is_out_of_memory
 
@@ -136,13 +136,14 @@ class Source:
 
     @property
     def pooling(self) -> str:
-        """The pooling of the sentence-transformers folder; mean if it names none."""
+        """The pooling of the sentence-transformers folder; the model type's, or else mean, if it names none."""
         config = self._pooling_config()
         if "pooling_mode" in config:
             return str(config["pooling_mode"])
         flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
         modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
-        return "+".join(modes) or "mean"
+        model_type = _read_json(self.encoder / "config.json").get("model_type")
+        return "+".join(modes) or POOLINGS_OF.get(str(model_type), "mean")
 
     def _pooling_config(self) -> dict[str, Any]:
         """The config of the Pooling module; empty if there is none."""
@@ -230,9 +231,9 @@ class Source:
 
     def copy_to(self, target: Path) -> None:
         """Copy everything but the weights: tokenizer, labels, sentence-transformers modules."""
-        _copy_side_files(self.encoder, target / self.encoder_path)
+        copy_side_files(self.encoder, target / self.encoder_path)
         if self.is_sentence_transformer:
-            _copy_side_files(self.folder, target)
+            copy_side_files(self.folder, target)
         for entry in self.modules:
             if entry["path"] not in ("", self.encoder_path) and (self.folder / entry["path"]).is_dir():
                 shutil.copytree(
@@ -246,8 +247,8 @@ class Source:
         """Raise if the config declares another number of layers than the weights hold, before any layer is built."""
         path = re.escape(family_of(config).layers)
         shapes = self._shapes()
-        if get_checkpoint_conversion_mapping(config.model_type) and not any(re.search(path, name) for name in shapes):
-            path = r"(?:layers?|blocks?)"  # transformers renames these weights when it loads them
+        if not any(re.search(path, name) for name in shapes):
+            path = r"(?:layers?|blocks?)"  # transformers renames some weights when it loads them
         layer = re.compile(rf"(?:^|\.){path}\.(\d{{1,9}})\.")
         stored = {match[1] for match in map(layer.search, shapes) if match}
         if shapes and config.num_hidden_layers != len(stored):
@@ -344,10 +345,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
     return content if isinstance(content, dict) else {}
-
-
-def _copy_side_files(source: Path, target: Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        if file.is_file() and file.suffix in SIDE_SUFFIXES and file.name not in REWRITTEN_FILES:
-            shutil.copyfile(file, target / file.name)

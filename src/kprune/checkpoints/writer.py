@@ -10,13 +10,15 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.card import HasCardSection, model_card
 from kprune.checkpoints.names import hub_name, origin_of, short_name
+from kprune.checkpoints.processors import has_processor, load_processor
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
+from kprune.data.items import MEDIA
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.pruning.result import Pruned
 
@@ -29,6 +31,7 @@ def save(
     *,
     source: Source | str | Path | None = None,
     tokenizer: Any = None,
+    processor: Any = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
     overwrite: bool = False,
@@ -36,23 +39,24 @@ def save(
 ) -> Path:
     """Write a pruned model as a checkpoint folder, with its card, its tokenizer and the side files of `source`.
 
-    Without `tokenizer` and `source`, the tokenizer is that of the folder or cached hub model from which the dense model
-    was loaded. `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
+    `processor` is the image processor or the feature extractor of a model that reads images or sounds. Without it,
+    `tokenizer` and `source`, they are those of the folder or cached hub model from which the dense model was loaded.
+    `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
     rename.
     """
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     folder = Path(folder)
     source = None if source is None else Source.of(source)
-    tokenizer = _tokenizer_for(pruned.model.config, folder, source, tokenizer)
+    readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
     _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
         encoder = staging / (source.encoder_path if source else "")
         pruned.model.save_pretrained(encoder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(encoder)
+        for reader in readers:
+            reader.save_pretrained(encoder)
         card = model_card(
             pruned,
             source=_title(pruned.model.config, source),
@@ -65,6 +69,26 @@ def save(
         (staging / "README.md").write_text(card, encoding="utf-8")
         written(staging)
     return folder
+
+
+def _readers_for(
+    model: PreTrainedModel, folder: Path, source: Source | None, tokenizer: Any, processor: Any
+) -> list[Any]:
+    """The tokenizer and the processor to write; none of them if the source's files have it, or none is known."""
+    medium = MEDIA.get(model.main_input_name)
+    if medium is None:
+        found = _tokenizer_for(model.config, folder, source, tokenizer)
+        return [] if found is None else [found]
+    origin = _origin_folder(model.config)
+    if processor is None and source is None and origin is not None and has_processor(origin):
+        processor = load_processor(Source(origin), medium)
+    if processor is None and not (source is not None and has_processor(source.encoder)):
+        log.warning(
+            "no processor was found, so %s cannot read %s; pass save(…, processor=processor)", folder, medium.name
+        )
+    if tokenizer is None and source is None:
+        tokenizer = _find_tokenizer(model.config)
+    return [each for each in (processor, tokenizer) if each is not None]
 
 
 def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:

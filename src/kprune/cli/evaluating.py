@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from kprune.cli.options import data_options, device_option, json_option, take_da
 @test_split_option
 def evaluate_command(model: str, against: str | None, as_json: bool, device: str | None, **options: Any) -> None:
     """Test MODEL on a task or on your own data, with intervals; without labels, compare its outputs with another's."""
+    from kprune.checkpoints.processors import medium_of
     from kprune.checkpoints.source import Source, fetch
     from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint
     from kprune.report.bars import out, progress_bar
@@ -30,7 +32,7 @@ def evaluate_command(model: str, against: str | None, as_json: bool, device: str
     data.require_one_source()
     source = Source(fetch(model), name=model)
     other = None if against is None else Source(fetch(against), name=against)
-    test = data.with_windows(data.test(data.split))
+    test = data.with_windows(replace(data, medium=medium_of(source)).test(data.split))
     result = evaluate_checkpoint(
         source, test, against=other, max_length=data.max_length, device=device, show_progress=progress_bar
     )

@@ -29,16 +29,27 @@ def tasks_command(as_json: bool) -> None:
 @click.command("families", cls=Work)
 @json_option
 def families_command(as_json: bool) -> None:
-    """List the model families that can be pruned."""
-    from kprune.models.families import FAMILIES
+    """List the model families that can be pruned; `kprune check` tries others."""
+    from kprune.models.families import FAMILIES, TESTED_KINDS
+    from kprune.models.family import INPUTS
     from kprune.report.bars import out
+    from kprune.report.tables import families_table
 
-    families = FAMILIES
+    families = {
+        name: {
+            "norm": family.norm_placement,
+            "projections": family.projections,
+            "inputs": INPUTS[family.inputs],
+            "tested_kinds": list(TESTED_KINDS[name]),
+            "real_checkpoint": family.real_checkpoint,
+        }
+        for name, family in sorted(FAMILIES.items())
+    }
     if as_json:
-        click.echo(json.dumps({name: asdict(family) for name, family in families.items()}))
+        click.echo(json.dumps(families))
     else:
-        for name in sorted(families):
-            out.print(name)
+        out.print(families_table(families))
+        out.print("tested: output kinds with random weights. real: a published checkpoint was pruned; --json names it.")
 
 
 @click.command("inspect", cls=Work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kprune.cli.checking import check_command
 from kprune.cli.comparing import compare_command, plot_command
 from kprune.cli.demo import demo_command
 from kprune.cli.deploying import bench_command, export_command
@@ -21,6 +22,7 @@ def main() -> None:
 
 for command in (
     prune_command,
+    check_command,
     evaluate_command,
     bench_command,
     export_command,

@@ -37,6 +37,25 @@ def apply_options(command: Any, options: Sequence[Decorator]) -> Any:
     return command
 
 
+test_size_options: tuple[Decorator, ...] = (
+    click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        help="Test on this many rows, evenly spread; of wikitext2 and c4, on the first windows.",
+    ),
+    click.option(
+        "--window",
+        type=click.IntRange(min=2),
+        help="Tokens per window of the test, for causal language models.  [default: 1024]",
+    ),
+    click.option(
+        "--stride",
+        type=click.IntRange(min=1),
+        help="Tokens between the starts of two windows.  [default: --window]",
+    ),
+)
+
+
 def data_options(command: Any) -> Any:
     """Options for the texts and labels that a command reads, as `DataOptions` takes them."""
     return apply_options(
@@ -48,6 +67,15 @@ def data_options(command: Any) -> Any:
                 multiple=True,
                 help="Text file, one example per line; several are read in order.",
             ),
+            click.option(
+                "--images", type=click.Path(path_type=Path), help="Folder of images, for models that read images."
+            ),
+            click.option(
+                "--audio", type=click.Path(path_type=Path), help="Folder of sounds, for models that read sound."
+            ),
+            click.option(
+                "--folder-labels", is_flag=True, help="Sub-folders of --images or --audio are named after the classes."
+            ),
             click.option("--task", help="One of `kprune tasks`, from the hub, or from the folder --data."),
             click.option(
                 "--data",
@@ -57,7 +85,11 @@ def data_options(command: Any) -> Any:
                 "folder); with --task, the folder of the data sets' folders.",
             ),
             click.option(
-                "--column", "--text-column", "columns", multiple=True, help="Column with the text; twice for pairs."
+                "--column",
+                "--text-column",
+                "columns",
+                multiple=True,
+                help="Column with the text (twice for pairs), the images or the sounds.",
             ),
             click.option("--label-column", "label", help="Column with the labels."),
             click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
@@ -68,21 +100,7 @@ def data_options(command: Any) -> Any:
                 help="Truncate inputs here; of a causal language model, tokens per block of the sample.  "
                 "[default: the model's limit; blocks of 256]",
             ),
-            click.option(
-                "--limit",
-                type=click.IntRange(min=1),
-                help="Test on this many rows, evenly spread; of wikitext2 and c4, on the first windows.",
-            ),
-            click.option(
-                "--window",
-                type=click.IntRange(min=2),
-                help="Tokens per window of the test, for causal language models.  [default: 1024]",
-            ),
-            click.option(
-                "--stride",
-                type=click.IntRange(min=1),
-                help="Tokens between the starts of two windows.  [default: --window]",
-            ),
+            *test_size_options,
         ),
     )
 
@@ -97,7 +115,12 @@ def dtype_option(help: str) -> Decorator:
     return click.option("--dtype", type=click.Choice(DTYPES), help=help)
 
 
-tokens_option = click.option("--tokens", default=DEFAULT_TOKENS, show_default=True, help="Real tokens to sample.")
+tokens_option = click.option(
+    "--tokens",
+    default=DEFAULT_TOKENS,
+    show_default=True,
+    help="Real tokens to sample (an image of 16 × 16 patches has about 200).",
+)
 
 
 def take_data_options(options: dict[str, Any]) -> DataOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,9 +11,12 @@ from typing import Any
 import click
 
 from kprune.checkpoints.inspection import inspect
+from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source, fetch
+from kprune.cli.checking import constant_name
 from kprune.cli.options import parse_shape, take_config, take_data_options
 from kprune.config import PruneConfig, RunConfig
+from kprune.data.processing import MediaReader
 from kprune.deploy.exporter import require_apart
 from kprune.deploy.latency import default_cache
 from kprune.errors import BadOptions
@@ -29,6 +32,7 @@ from kprune.jobs.prune_checkpoint import (
     require_output,
 )
 from kprune.jobs.speedup import PruneToSpeedup
+from kprune.models.row_format import as_source, to_json
 from kprune.pruning.registry import wants_labels
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.summary import print_evaluation, print_inspection
@@ -98,6 +102,11 @@ def _prepare(
 ) -> tuple[Prepared, PruneConfig]:
     """Read the data, then load the weights: wrong data are noticed early."""
     config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
+    data = replace(data, medium=medium_of(source))
+    if data.medium and goal.speedup is not None:
+        raise BadOptions(
+            f"--speedup times models of text, and {source.title} reads {data.medium.name}; use --reduction."
+        )
     sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
     prepared = prepare(
         source,
@@ -127,13 +136,25 @@ def _print_json(state: State, out_folder: Path, seconds: float) -> None:
     result |= {"dtype": dtype_name(pruned.model.dtype)}
     result |= {"peak_megabytes": peak_megabytes(), "gpu_peak_megabytes": gpu_peak_megabytes()}
     result |= {"trials": [], **state.details}
+    if state.prepared.proposed is not None:
+        result["proposed_row"] = to_json(state.prepared.proposed)
     result["steps"] = [asdict(step) for step in pruned.steps]
     result["evaluation"] = evaluation.as_json() if evaluation else None
     click.echo(json.dumps(result))
 
 
+def _describe_sample(state: State) -> str:
+    """The size of the sample in tokens, and in texts, images or pieces of sound."""
+    pruned, reader = state.result, state.prepared.tokenizer
+    nouns = {"images": "images", "audio": "pieces of sound"}
+    noun = nouns[reader.medium.name] if isinstance(reader, MediaReader) else "texts"
+    mean = pruned.tokens / pruned.examples
+    return f"{pruned.tokens:,} tokens in {pruned.examples:,} {noun} of {mean:.0f} tokens on average"
+
+
 def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
     print_inspection(inspect(out_folder), out)
+    out.print(f"sample      {_describe_sample(state)}", highlight=False)
     if state.evaluation:
         print_evaluation(state.evaluation, "pruned", "dense", out)
     for note in state.notes:
@@ -145,6 +166,9 @@ def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
         "Load it with from_pretrained after `import kprune`.",
         soft_wrap=True,
     )
+    if state.prepared.proposed is not None:
+        out.print("The model's type has no row in the table. This one kept every law; please contribute it:")
+        click.echo(as_source(state.prepared.proposed, constant_name(state.result.model.config.model_type)))
     note = half_precision_note(state.result.model)
     if note:
         out.print(note, highlight=False, soft_wrap=True)

@@ -73,7 +73,7 @@ def goal_options(command: Any) -> Any:
 @overwrite_option
 @json_option
 def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, **options: Any) -> None:
-    """Prune MODEL (a folder or hub name) on raw text, and write it to OUT.
+    """Prune MODEL (a folder or hub name) on raw text, images or sound, and write it to OUT.
 
     With torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
     """

@@ -199,10 +199,10 @@ def _read_data_set(name: str, subset: str | None, split: str, file: str | None =
     which: dict[str, Any] = {"name": subset} if file is None else {"data_files": {split: file}}
     try:
         if not is_folder:
-            table: Table = datasets.load_dataset(name, split=split, **which)
+            table: Table = undecoded(datasets.load_dataset(name, split=split, **which))
         else:
             # Streaming bypasses the cache, which confuses two folders of the same name.
-            table = list(datasets.load_dataset(name, split=split, streaming=True, **which))
+            table = list(undecoded(datasets.load_dataset(name, split=split, streaming=True, **which)))
     except Exception as error:
         # datasets raises any exception of its readers and of the network.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -210,6 +210,14 @@ def _read_data_set(name: str, subset: str | None, split: str, file: str | None =
             f"cannot load the data set {name!r} (subset {subset!r}, split {split!r}): {reason}"
             + ("" if is_folder else " Pass a folder or a file where there is no network.")
         ) from error
+    return table
+
+
+def undecoded(table: Any) -> Any:
+    """A Dataset whose images and sounds are read as bytes and paths: kprune decodes those that it needs."""
+    for name, feature in (table.features or {}).items():
+        if type(feature).__name__ in ("Image", "Audio"):
+            table = table.cast_column(name, type(feature)(decode=False))
     return table
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kprune.errors import BadSample
 
 Row = tuple[str, ...]
-"""One text, or a pair of texts."""
+"""One text, a pair of texts, or one `Item`."""
 Table = Iterable[Mapping[str, Any]]
 Texts = tuple[str | None, ...]
 """The texts of a row as they were given; None: missing; empty: the row has none."""
@@ -25,6 +25,13 @@ class Line(dict[str, Any]):
     """A row of a table, and the line of the file that it is in."""
 
     line: int = 0
+
+
+class Item(str):
+    """An image or a sound in a row: the path of its file, or its place in the data."""
+
+    content: Callable[[], Any] | None = None
+    """Returns what is not in a file of its own: bytes, an image, an array."""
 
 
 def as_rows(data: Any, columns: Sequence[str] = (), *, source: str = "the data") -> list[Row]:
@@ -67,7 +74,7 @@ def texts_and_labels(data: Any, columns: Sequence[str], label: str | None, sourc
         raise BadSample(f"{len(named)} columns were named ({', '.join(map(str, named))}); name one, or two for pairs.")
     chosen: tuple[str, ...] = named
     first: tuple[bool, int] | None = None
-    for number, entry in enumerate(_entries(data, source)):
+    for number, entry in enumerate(entries_of(data, source)):
         is_mapping, value = isinstance(entry, Mapping), None
         if is_mapping:
             if not named:
@@ -88,7 +95,7 @@ def texts_and_labels(data: Any, columns: Sequence[str], label: str | None, sourc
         yield texts, value
 
 
-def _entries(data: Any, source: str) -> Iterable[Any]:
+def entries_of(data: Any, source: str) -> Iterable[Any]:
     """The rows of the data, as they are."""
     # Types of pandas and datasets are recognised by what they have: neither must be imported for that.
     if isinstance(data, Mapping) and data and all(hasattr(part, "column_names") for part in data.values()):
@@ -112,7 +119,7 @@ def _entries(data: Any, source: str) -> Iterable[Any]:
 
 def _plain_texts(entry: Any, number: int, source: str) -> Texts:
     """The texts of a row that is a text or a pair."""
-    if _is_missing(entry):
+    if is_missing(entry):
         return ()
     texts = (entry,) if isinstance(entry, str) else entry
     if not isinstance(texts, list | tuple):
@@ -120,7 +127,7 @@ def _plain_texts(entry: Any, number: int, source: str) -> Texts:
     if len(texts) not in (1, 2):
         raise BadSample(f"row {number} of {source} has {len(texts)} texts; pass one, or two for a pair.")
     for text in texts:
-        if not (isinstance(text, str) or _is_missing(text)):
+        if not (isinstance(text, str) or is_missing(text)):
             raise BadSample(
                 f"row {number} of {source} holds {text!r:.40} ({type(text).__name__}), not text; leave it out."
             )
@@ -135,13 +142,13 @@ def _cells(
     missing = [column for column in (*columns, *([label] if label else [])) if column not in row]
     if missing:
         raise BadSample(f"{place} has no column {missing[0]!r}; it has {', '.join(map(str, row)) or 'none'}.")
-    texts = tuple(None if _is_missing(row[column]) else row[column] for column in columns)
+    texts = tuple(None if is_missing(row[column]) else row[column] for column in columns)
     for column, text in zip(columns, texts, strict=True):
         if text is not None and not isinstance(text, str):
             raise BadSample(f"column {column!r} of {place} holds {text!r:.40}, not text; name a text column.")
     if label is None:
         return texts, None
-    if row_of(texts) is not None and _is_missing(row[label]):
+    if row_of(texts) is not None and is_missing(row[label]):
         where = place if isinstance(row, Line) else f"row {number} of {source}"
         raise BadSample(f"{where} has no {label!r}; fill it in, or remove the row.")
     return texts, row[label]
@@ -154,7 +161,7 @@ def _default_columns(row: Mapping[str, Any], label: str | None, chosen: tuple[st
         return QUESTION_AND_CONTEXT
     if chosen and set(texts) <= set(chosen):
         return chosen
-    if not texts and any(_is_missing(value) for value in row.values()):
+    if not texts and any(is_missing(value) for value in row.values()):
         return ()  # the text is missing here; a later row tells its column
     found = (*chosen, *(name for name in texts if name not in chosen))
     if len(found) != 1:
@@ -171,7 +178,7 @@ def _place(row: Any, number: int, source: str) -> str:
     return f"row {number} of {source}" if number else source
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether a value is None, or NaN or NA, which pandas has for it."""
     return value is None or (isinstance(value, float) and value != value) or type(value).__name__ == "NAType"
 

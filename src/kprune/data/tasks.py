@@ -12,7 +12,7 @@ from typing import Any
 
 from kprune.data.choices import CHOICE_METRICS, read_choices, with_choices
 from kprune.data.readers import half_of, read_lines, read_table, table_files
-from kprune.data.rows import QUESTION_AND_CONTEXT, Row, Table, labelled_rows, row_of, texts_and_labels
+from kprune.data.rows import QUESTION_AND_CONTEXT, Item, Row, Table, labelled_rows, row_of, texts_and_labels
 from kprune.data.windows import Windows
 from kprune.errors import BadSample, KpruneError
 from kprune.models.outputs import CAUSAL_LM, CLASSIFICATION, MASKED_LM, QUESTION_ANSWERING, REGRESSION
@@ -144,7 +144,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Test:
-    """Rows of text, with references (right answers) where they are known."""
+    """Rows of text, or of one image or sound each, with references (right answers) where they are known."""
 
     __test__ = False  # pytest must not collect this class
 
@@ -175,7 +175,7 @@ class Test:
 
 
 def _is_row(row: Any) -> bool:
-    return type(row) is tuple and len(row) in (1, 2) and all(type(text) is str for text in row)
+    return type(row) is tuple and len(row) in (1, 2) and all(type(text) in (str, Item) for text in row)
 
 
 def _complete_rows(data: Any, name: str) -> list[Row]:

@@ -11,7 +11,9 @@ from transformers import PreTrainedModel
 
 from kprune.checkpoints.tokenizer_checks import require_fit
 from kprune.data.calibration import longest_input, require_room, whole_number
-from kprune.data.labels import training_labels
+from kprune.data.items import MEDIA
+from kprune.data.labels import class_names, training_labels
+from kprune.data.processing import reader_of
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.causal import CausalRun, PerplexityScorer
@@ -124,7 +126,8 @@ def evaluate(
 
     A test without references needs `against`. `pooling` is used for bare encoders only; `against_pooling` is the
     second model's, where it differs. `recalled` caches the predictions of `against` by batch: pass the same dictionary,
-    empty at first, to all evaluations of one test against one model. `progress` gets the share of the work done.
+    empty at first, to all evaluations of one test against one model. `progress` gets the share of the work done. For
+    models of images or sounds, `tokenizer` is the image processor or the feature extractor.
     """
     started = perf_counter()
     models = [model] if against is None else [model, against]
@@ -158,7 +161,8 @@ def evaluate(
             differences=_differences(metrics, *answers),
             fidelity=likeness.figures(),
         )
-    return replace(evaluation, notes=_notes(answers), seconds=perf_counter() - started)
+    notes = (*_notes(answers), *likeness.notes(class_names(model.config)))
+    return replace(evaluation, notes=notes, seconds=perf_counter() - started)
 
 
 def check_compatible(model: PreTrainedModel, tokenizer: Any, test: Test, *, pooling: str = "mean") -> None:
@@ -199,6 +203,10 @@ def _make_scorer(
             f"{test.name} has no right answers; name the column that has them (--label-column), "
             "or compare with the dense model (--against)."
         )
+    inputs = family_of(models[0].config).inputs
+    if inputs in MEDIA:
+        reader = reader_of(tokenizer, inputs).for_model(models[0], max_length)
+        return scorer_for(test, kind.name, reader, 0)
     require_fit(tokenizer, models[0].config, f"the {type(models[0]).__name__}")
     _require_padding(models, kind)
     limits = [longest_input(tokenizer, model.config) for model in models]
@@ -262,9 +270,10 @@ def _require_comparable(kind: OutputKind, model: PreTrainedModel, against: PreTr
         raise KpruneError(
             f"the models' classes differ ({ours.id2label} and {theirs.id2label}); give both the same id2label."
         )
-    if ours.vocab_size != theirs.vocab_size:
+    sizes = [getattr(each, "vocab_size", None) for each in (ours, theirs)]
+    if sizes[0] != sizes[1]:
         raise KpruneError(
-            f"the models' vocabularies have {ours.vocab_size} and {theirs.vocab_size} tokens, so they cannot share a "
+            f"the models' vocabularies have {sizes[0]} and {sizes[1]} tokens, so they cannot share a "
             "tokenizer; compare models with the same vocabulary."
         )
 

@@ -136,6 +136,11 @@ def _percent(references: Array, predictions: Array, counts: Array) -> float:
     return 100.0 * _mean(references, predictions, counts)
 
 
+def _share(references: Array, predictions: Array, counts: Array) -> float:
+    """The share of items that count, in percent: `predictions` count those, `references` all items of an example."""
+    return 100.0 * float(np.sum(counts * predictions) / np.sum(counts * references))
+
+
 def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
     """exp(summed loss / tokens): `predictions` are the examples' summed losses, `references` their token counts."""
     return float(np.exp(np.sum(counts * predictions) / np.sum(counts * references)))
@@ -155,6 +160,7 @@ METRICS = {
         Metric("accuracy-norm", _accuracy, CHOICES, is_counted=True),
         Metric("perplexity", _perplexity, TOKENS, larger_is_better=False),
         Metric("agreement", _percent, LIKENESS, is_counted=True),
+        Metric("share", _share, LIKENESS),
         Metric("cosine", _percent, LIKENESS),
         Metric("divergence", _mean, LIKENESS, larger_is_better=False),
         Metric("squared-error", _mean, LIKENESS, larger_is_better=False),

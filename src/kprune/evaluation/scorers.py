@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig
 
 from kprune.data.calibration import MASKED_SHARE
 from kprune.data.labels import class_names, class_numbers, class_order, value_references
+from kprune.data.processing import MediaReader
 from kprune.data.rows import Row
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.errors import BadSample, KpruneError
@@ -63,7 +64,9 @@ class Scorer:
 
 
 def encode(rows: Sequence[Row], tokenizer: Any, max_length: int) -> list[Example]:
-    """Each row as the model's arguments, without padding."""
+    """Each row as the model's arguments, without padding; a `MediaReader` takes the place of a tokenizer."""
+    if isinstance(tokenizer, MediaReader):
+        return tokenizer.encode(rows)
     columns = [list(column) for column in zip(*rows, strict=True)]
     encoded = tokenizer(*columns, truncation=True, max_length=max_length)
     return [{name: torch.tensor(encoded[name][number]) for name in encoded} for number in range(len(rows))]

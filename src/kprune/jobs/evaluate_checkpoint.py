@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kprune.checkpoints.processors import load_reader, settings_of
 from kprune.checkpoints.source import Source
+from kprune.data.processing import MediaReader
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
@@ -25,7 +29,7 @@ def evaluate_checkpoint(
     if against is not None:
         require_same_inputs(source, against)
     source.warn_of_unread_modules()
-    tokenizer = source.load_tokenizer()
+    tokenizer = load_reader(source)
     model = with_padding(on_device(source.load(), device), tokenizer)
     test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
     limit = length_limit(source, max_length)
@@ -41,15 +45,33 @@ def evaluate_checkpoint(
 
 
 def require_same_inputs(source: Source, other: Source) -> None:
-    """Raise if two models do not read the same tokens for the same text."""
+    """Raise if two models do not read the same inputs for the same text, image or sound."""
     if source.prompt != other.prompt:
         raise KpruneError(
             f"{source.name} and {other.name} have different default prompts ({source.prompt!r:.60} and "
             f"{other.prompt!r:.60}), so they read different texts; give both the same default_prompt_name and prompts."
         )
-    ours, theirs = source.load_tokenizer().get_vocab(), other.load_tokenizer().get_vocab()
+    readers = load_reader(source), load_reader(other)
+    if any(isinstance(each, MediaReader) for each in readers):
+        _require_same_processor(source, other, *readers)
+        return
+    ours, theirs = (each.get_vocab() for each in readers)
     if ours != theirs:
         raise KpruneError(
             f"{source.name} and {other.name} have different tokenizers ({len(ours)} and {len(theirs)} tokens), "
             "so the same text gives different tokens; compare models that share a tokenizer."
+        )
+
+
+def _require_same_processor(source: Source, other: Source, ours: Any, theirs: Any) -> None:
+    """Raise if two models prepare images or sounds in different ways."""
+    if not (isinstance(ours, MediaReader) and isinstance(theirs, MediaReader)) or ours.inputs != theirs.inputs:
+        raise KpruneError(f"{source.name} and {other.name} read different inputs; compare models of one kind.")
+    mine, others = settings_of(ours), settings_of(theirs)
+    different = [name for name in mine if name in others and mine[name] != others[name]]
+    if different:
+        name = different[0]
+        raise KpruneError(
+            f"{source.name} and {other.name} prepare their inputs differently ({name}: {mine[name]!r:.60} and "
+            f"{others[name]!r:.60}); compare models that share a preprocessor_config.json."
         )

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kprune.checkpoints.processors import load_reader
 from kprune.checkpoints.source import Source
 from kprune.config import DEFAULT_TOKENS, PruneConfig, RunConfig
 from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
 from kprune.data.packing import BLOCK_TOKENS
+from kprune.data.processing import MediaReader, draw_media
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
+from kprune.jobs.check_model import EXAMPLES, ensure_row
 from kprune.models.families import family_of
+from kprune.models.family import Family
 from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, QUESTION_ANSWERING, Prediction, kind_of
 from kprune.pruning.pruner import Pruner
 from kprune.runtime.devices import on_device
@@ -40,6 +44,8 @@ class Prepared:
     """Inputs of the test are truncated here."""
     cached_predictions: dict[int, Prediction] = field(default_factory=dict)
     """Outputs of the dense model on the test, computed once for all runs."""
+    proposed: Family | None = None
+    """The row that was proposed for the model, because the table has none for its type."""
     _pruners: dict[PruneConfig, Pruner] = field(default_factory=dict)
 
     def pruner(self, config: PruneConfig, run: RunConfig) -> Pruner:
@@ -70,8 +76,9 @@ def prepare(
     in_float32: bool = False,
 ) -> Prepared:
     """Load the model, check that it fits the test, and draw the calibration batches."""
-    family_of(source.load_config())  # an unsupported model is refused before its weights are read
-    tokenizer = source.load_tokenizer()
+    texts = [" ".join(row) for row in sample.rows[:EXAMPLES] if all(isinstance(part, str) for part in row)]
+    proposed = ensure_row(source, texts)
+    tokenizer = load_reader(source)
     source.warn_of_unread_modules()
     model = with_padding(on_device(source.load(), device), tokenizer)
     if in_float32:
@@ -84,6 +91,11 @@ def prepare(
     rows = sample.rows
     if kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
+    labels = training_labels(sample, kind.name, model.config) if with_labels else None
+    if isinstance(tokenizer, MediaReader):
+        reader = tokenizer.for_model(model, max_length)
+        batches = draw_media(rows, reader, tokens=tokens, seed=config.seed, labels=labels)
+        return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length), proposed=proposed)
     is_causal = kind.name == CAUSAL_LM.name
     batches = draw(
         rows,
@@ -95,10 +107,11 @@ def prepare(
         seed=config.seed,
         masked=kind.name == MASKED_LM.name,
         packed=is_causal,
-        labels=training_labels(sample, kind.name, model.config) if with_labels else None,
+        labels=labels,
     )
     # Blocks of the sample and windows of the test are cut independently.
-    return Prepared(source, model, tokenizer, batches, test, length_limit(source, None if is_causal else max_length))
+    limit = length_limit(source, None if is_causal else max_length)
+    return Prepared(source, model, tokenizer, batches, test, limit, proposed=proposed)
 
 
 def with_padding(model: PreTrainedModel, tokenizer: Any) -> PreTrainedModel:

@@ -34,6 +34,16 @@ def rounded(products: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return products.add_(shift).sub_(shift)
 
 
+def column_sums(rows: Tensor) -> Tensor:
+    """Σ of rows, (number, size), rounded: sums over parts of a sample do not depend on their order.
+
+    Each column has its own scale, so that a small column is not rounded away beside a large one.
+    """
+    rows = rows.double()
+    ones = rows.new_ones(len(rows), 1)
+    return rounded(ones.T @ rows, scales(ones), scales(rows, last=rows.shape[1]))[0]
+
+
 class Gram:
     """Σ x xᵀ over all rows added so far."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from transformers import PreTrainedConfig
 
+from kprune.config import QUANT_METHOD
 from kprune.errors import UnsupportedModel
 from kprune.models.family import Family
+from kprune.models.row_format import from_json, to_json
 from kprune.models.rows_decoders import EUROBERT, GEMMA2, GPT2, GPT_NEOX, LLAMA, OPT, PHI3, STARCODER2
 from kprune.models.rows_encoders import (
     BERT,
@@ -73,8 +76,28 @@ FAMILIES: dict[str, Family] = {
     "hubert": WAV2VEC2,
 }
 
+_WITHOUT_ANSWERS = ("classification", "token classification", "masked language model", "embedding")
+_TEXT = ("classification", "question answering", "token classification", "masked language model", "embedding")
+_LANGUAGE = ("causal language model", "classification", "embedding")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "electra", "distilbert", "data2vec-text")
+TESTED_KINDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ENCODERS, "megatron-bert", "mpnet", "modernbert", "deberta", "deberta-v2"), _TEXT),
+    **dict.fromkeys(("layoutlm", "esm", "nomic_bert", "gte", "eurobert"), _WITHOUT_ANSWERS),
+    **dict.fromkeys(("mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "phi3", "starcoder2"), _LANGUAGE),
+    **dict.fromkeys(("gpt2", "gpt_neox", "opt"), _LANGUAGE),
+    "llama": (*_LANGUAGE, "question answering", "token classification"),
+    "gemma3_text": ("causal language model", "embedding"),
+    "t5": ("embedding", "token classification"),
+    **dict.fromkeys(("mt5", "umt5", "clip_vision_model", "clip_text_model"), ("embedding",)),
+    **dict.fromkeys(("siglip_vision_model", "siglip_text_model"), ("embedding",)),
+    **dict.fromkeys(("vit", "deit", "dinov2"), ("image classification", "embedding")),
+    "whisper": ("encoder states", "sound classification"),
+    **dict.fromkeys(("wav2vec2", "hubert"), ("speech recognition", "sound classification", "embedding")),
+}
+"""Output kinds on which the tests run every law of a family; a test compares."""
+
 REGISTERED: dict[str, Family] = {}
-"""Rows that were proposed for other model types and passed the laws, in this process or in a folder's record."""
+"""Rows that were proposed for other model types and passed the laws, in this process; `kprune.check` adds them."""
 
 REMEDIES = {"is_decoder": "load it with"}
 """What to do about a config attribute that a row does not support, where training does not depend on it."""
@@ -90,15 +113,15 @@ REFUSED = {
 
 
 def family_of(config: PreTrainedConfig) -> Family:
-    """The row of a model's config, by its `model_type` and the attributes that the row requires."""
+    """The row of a model's config: the one in its pruning record, or by `model_type` and the attributes it requires."""
     model_type = config.model_type
     if model_type in REFUSED:
         raise UnsupportedModel(f"cannot prune an {model_type!r} model: {REFUSED[model_type]}.")
-    row = FAMILIES.get(model_type) or REGISTERED.get(model_type)
+    row = _recorded(config) or FAMILIES.get(model_type) or REGISTERED.get(model_type)
     if row is None:
         raise UnsupportedModel(
             f"cannot prune a {model_type!r} model; supported: {', '.join(sorted(FAMILIES))}. "
-            "Adding a family takes about ten lines: see docs/new-family.md."
+            "`kprune check` and kprune.check propose a row for other models; see docs/new-family.md."
         )
     while True:
         unmet = {name: value for name, value in row.requires.items() if getattr(config, name, value) != value}
@@ -111,6 +134,28 @@ def family_of(config: PreTrainedConfig) -> Family:
                 f"{REMEDIES.get(name, 'use a model that was trained with')} {name}={value!r}."
             )
         row = row.otherwise
+
+
+def has_row(config: PreTrainedConfig) -> bool:
+    """Whether the table, a pruning record or a check in this process has a row for the model type."""
+    model_type = config.model_type
+    return model_type in FAMILIES or model_type in REGISTERED or _recorded(config) is not None
+
+
+def _recorded(config: PreTrainedConfig) -> Family | None:
+    """The row that a pruned folder of a model type without a row has in its record."""
+    record = getattr(config, "quantization_config", None)
+    if record is not None and not isinstance(record, dict):
+        record = getattr(record, "record", None)
+    if not isinstance(record, dict) or record.get("quant_method") != QUANT_METHOD or "family" not in record:
+        return None
+    return from_json(record["family"])
+
+
+def row_to_store(config: PreTrainedConfig) -> dict[str, Any] | None:
+    """The row that a pruned model's record needs, because the table has none; None: the table has it."""
+    is_listed = config.model_type in FAMILIES and _recorded(config) is None
+    return None if is_listed else to_json(family_of(config))
 
 
 def max_positions(config: PreTrainedConfig) -> int:

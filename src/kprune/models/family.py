@@ -14,6 +14,16 @@ from transformers import PreTrainedConfig
 Stack = int | tuple[int | str, ...]
 """The matrices stacked in one weight: their number, or their relative heights (numbers, or attributes of the layer)."""
 
+COUNTED = ("units", "queries", "features")
+"""What an attribute that is rewritten after a resize may count."""
+INPUTS = {
+    "input_ids": "text",
+    "pixel_values": "images",
+    "input_features": "sound",
+    "input_values": "sound",
+}
+"""A model's main input, by the name of the argument."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -30,10 +40,10 @@ class Block:
     """
     consumer: str
     """The only Linear that reads the features; its input columns belong to units."""
-    dense_units: str | Callable[[PreTrainedConfig], int]
-    """Units of the dense sublayer, by a config attribute or a function: heads, key/value heads or neurons."""
-    unit_width: tuple[str, ...] = ()
-    """Attributes, inside the layer, whose product is the number of features per unit; none: one, as for a neuron.
+    dense_units: str | int | Callable[[PreTrainedConfig], int]
+    """Units of the dense sublayer, by a config attribute, a number or a function: heads, key/value heads or neurons."""
+    unit_width: tuple[str | int, ...] = ()
+    """Attributes, inside the layer, or numbers, whose product is the features per unit; none: one, as for a neuron.
 
     The first is the width of a head. With grouped queries the second is the number of query heads per unit.
     """
@@ -62,8 +72,10 @@ class Block:
 
     def units_of(self, config: PreTrainedConfig) -> int:
         """Units of the dense sublayer."""
-        value = getattr(config, self.dense_units) if isinstance(self.dense_units, str) else self.dense_units(config)
-        return int(value)
+        units = self.dense_units
+        if isinstance(units, int):
+            return units
+        return int(getattr(config, units) if isinstance(units, str) else units(config))
 
 
 @dataclass(frozen=True)
@@ -118,3 +130,10 @@ class Family:
             return "sandwich"
         reads_stream = attention.residual_input in (attention.module, *attention.producers)
         return "post-norm" if reads_stream else "pre-norm"
+
+    @property
+    def projections(self) -> str:
+        """How attention stores its projections: `separate`, `fused` in one weight, `grouped` queries, or both."""
+        attention = self.blocks["attention"]
+        words = ["fused"] * (len(attention.producers) == 1) + ["grouped"] * (len(attention.unit_width) > 1)
+        return ", ".join(words) or "separate"

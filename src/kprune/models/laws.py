@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,9 @@ from transformers import PreTrainedModel
 from kprune.errors import UnsupportedModel
 from kprune.maths.flops import unit_flops
 from kprune.models.batches import Batch
-from kprune.models.hooks import masked
+from kprune.models.hooks import masked, on_features, on_residual
 from kprune.models.outputs import OutputKind
-from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, watch
+from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, replayed, watch
 from kprune.models.pruned_shape import dense_units
 from kprune.models.resize import shrink
 from kprune.models.sublayer import BiasOnly, Sublayer, find
@@ -42,6 +41,8 @@ def check_units(model: PreTrainedModel) -> None:
             f"the row finds {len(sublayers) // 2} layers, and the config declares {model.config.num_hidden_layers}; "
             "correct its path of layers."
         )
+    if sublayers[0].family.is_parallel and sublayers[0].family.mid_stream is not None:
+        raise LawBroken("a parallel layer has no stream between its sublayers; set the row's mid_stream to None.")
     for sublayer in sublayers:
         if isinstance(sublayer.consumer, BiasOnly):
             continue
@@ -49,6 +50,14 @@ def check_units(model: PreTrainedModel) -> None:
             raise LawBroken(
                 f"{sublayer.name} has {sublayer.features} features, which are not {declared[sublayer.kind]} units of "
                 f"width {sublayer.width}; correct the row's dense_units or unit_width."
+            )
+        heads = (
+            getattr(model.config, "num_attention_heads", None) if sublayer.kind == "attention" else sublayer.features
+        )
+        if isinstance(heads, int) and sublayer.units * sublayer.queries_per_unit != heads:
+            raise LawBroken(
+                f"{sublayer.name} has {sublayer.units} units, which are not {heads} heads or neurons; correct the "
+                "row's unit_width."
             )
         for (path, stack), producer in zip(sublayer.block.producers.items(), sublayer.producers, strict=True):
             rows = sum(sublayer.heights(stack)) * sublayer.units
@@ -65,11 +74,11 @@ def check_removal(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
 
     Some, one and no units of each kind are kept. That the masks have an effect is part of the law.
     """
-    dense = _values(model, kind, batch)
+    dense = values(model, kind, batch)
     for name, keeps in _selections(find(model)):
         masks = {s: keep.to(s.consumer.weight) for s, keep in zip(find(model), keeps, strict=True) if s.units}
         with masked(masks, batch.mask.shape):
-            expected = _values(model, kind, batch)
+            expected = values(model, kind, batch)
         if torch.equal(expected, dense):
             raise LawBroken(f"masking units ({name}) has no effect on the outputs; correct the row's consumers.")
         small = copy.deepcopy(model)
@@ -77,12 +86,12 @@ def check_removal(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Non
             for sublayer, keep in zip(find(small), keeps, strict=True):
                 if sublayer.units:
                     shrink(sublayer, keep)
-            actual = _values(small, kind, batch)
+            actual = values(small, kind, batch)
         except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
             raise LawBroken(
                 f"the model does not run without some units ({name}): {str(error).splitlines()[0]}"
             ) from error
-        _require_close(f"removing units ({name}) is not masking them", actual, expected)
+        require_close(f"removing units ({name}) is not masking them", actual, expected)
 
 
 def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]:
@@ -113,24 +122,91 @@ def _selections(sublayers: list[Sublayer]) -> Iterator[tuple[str, list[Tensor]]]
 @torch.no_grad()
 def check_restart(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
     """Law: a pass that starts at any sublayer gives the outputs of the whole pass."""
-    expected = _values(model, kind, batch)
+    expected = values(model, kind, batch)
     stream = embed(model, batch)
-    for ffn in find(model)[1::2]:
+    sublayers = find(model)
+    for attention, ffn in zip(sublayers[::2], sublayers[1::2], strict=True):
         index = ffn.index
         actual = kind.read(forward(model, batch, start=index, stream=stream), batch).values
-        _require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
+        require_close(f"a pass that starts at layer {index} is not the whole pass", actual, expected)
         midway = pass_attention(model, ffn, batch, stream)
         actual = kind.read(forward(model, batch, start=index, stream=midway, at_ffn=True), batch).values
-        _require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
+        require_close(f"a pass that starts at the FFN of layer {index} is not the whole pass", actual, expected)
+        for sublayer, before in ((attention, stream), (ffn, midway)):
+            _check_replay(model, kind, batch, sublayer, before, expected)
         after = advance(model, batch, index, stream)
-        _require_close(
+        require_close(
             f"layer {index} from its FFN on is not the whole layer",
             advance(model, batch, index, midway, at_ffn=True),
             after,
         )
         stream = after
     actual = kind.read(forward(model, batch, start=index + 1, stream=stream), batch).values
-    _require_close("the head alone does not give the outputs of the whole pass", actual, expected)
+    require_close("the head alone does not give the outputs of the whole pass", actual, expected)
+
+
+def _check_replay(
+    model: PreTrainedModel, kind: OutputKind, batch: Batch, sublayer: Sublayer, stream: Tensor, expected: Tensor
+) -> None:
+    """A pass in which a sublayer's consumer reads its kept features gives the outputs of the whole pass."""
+    seen = watch(model, sublayer, batch, stream)
+    at_ffn = sublayer.kind == "ffn"
+    with replayed(sublayer, seen.consumer_input):
+        outputs = forward(model, batch, start=sublayer.index, stream=stream, at_ffn=at_ffn)
+    actual = kind.read(outputs, batch).values
+    require_close(f"a pass with the kept features of {sublayer.name} is not the whole pass", actual, expected)
+
+
+@torch.no_grad()
+def check_order(model: PreTrainedModel, batch: Batch) -> None:
+    """Law: sublayers read the stream where the row says; the FFN reads attention's output unless they are parallel.
+
+    Earlier tokens depend on later ones unless the row is causal.
+    """
+    stream, sees_later = embed(model, batch), False
+    family = find(model)[0].family
+    for attention, ffn in zip(find(model)[::2], find(model)[1::2], strict=True):
+        for sublayer in (attention, ffn) if family.is_parallel else (attention,):
+            if not torch.equal(_residual(model, batch, sublayer, stream), stream):
+                raise LawBroken(
+                    f"{sublayer.block.residual_input} of {sublayer.name} does not read the stream before the layer; "
+                    "correct the row's residual_input."
+                )
+        with_heads, without = (_features(model, batch, attention, ffn, stream, mask) for mask in (1.0, 0.0))
+        if torch.equal(with_heads, without) is not family.is_parallel:
+            found = "reads" if family.is_parallel else "does not read"
+            raise LawBroken(f"{ffn.name} {found} the output of attention; correct the row's is_parallel.")
+        after, changed = advance(model, batch, ffn.index, stream), stream.clone()
+        changed[:, -1] += 1 + stream[:, -1].flip(-1)
+        sees_later |= not torch.equal(advance(model, batch, ffn.index, changed)[:, :-1], after[:, :-1])
+        stream = after
+    if stream.shape[1] > 1 and sees_later is family.causal:
+        found = "depend" if sees_later else "do not depend"
+        raise LawBroken(f"the outputs at earlier tokens {found} on later ones; correct the row's causal.")
+
+
+def _residual(model: PreTrainedModel, batch: Batch, sublayer: Sublayer, stream: Tensor) -> Tensor:
+    """What the row takes for the residual stream at a sublayer, given the stream before its layer."""
+    read: list[Tensor] = []
+    with on_residual(sublayer, read.append, batch.mask.shape):
+        advance(model, batch, sublayer.index, stream)
+    if len(read) != 1:
+        raise LawBroken(
+            f"{sublayer.block.residual_input} of {sublayer.name} is called {len(read)} times in a pass; name a module "
+            "that is called once as the row's residual_input."
+        )
+    return read[0]
+
+
+def _features(
+    model: PreTrainedModel, batch: Batch, attention: Sublayer, ffn: Sublayer, stream: Tensor, mask: float
+) -> Tensor:
+    """Features of an FFN while all heads of its layer are scaled."""
+    made: list[Tensor] = []
+    heads = {attention: stream.new_full((attention.units,), mask)}
+    with masked(heads, batch.mask.shape), on_features([ffn], lambda _, features: made.append(features)):
+        advance(model, batch, ffn.index, stream)
+    return made[0]
 
 
 @torch.no_grad()
@@ -148,7 +224,7 @@ def check_targets(model: PreTrainedModel, batch: Batch) -> None:
         ):
             seen = watch(model, sublayer, batch, before)
             own = seen.stream + sublayer.consumer(seen.features)
-            _require_close(f"the refit of {sublayer.name} reads other features than its target", own, target)
+            require_close(f"the refit of {sublayer.name} reads other features than its target", own, target)
             if not _is_stream(sublayer, target, batch, before, result):
                 raise LawBroken(
                     f"X + Sub(X) of {sublayer.name} is not the stream after it, with or without a norm; correct the "
@@ -175,24 +251,28 @@ def _is_stream(sublayer: Sublayer, target: Tensor, batch: Batch, before: Tensor,
 
 @torch.no_grad()
 def check_flops(model: PreTrainedModel, batch: Batch) -> None:
-    """Law: removing units saves the FLOPs that torch's counter counts; masked pairs of attention count, too."""
+    """Law: units cost what torch's counter counts when half or all of them are removed.
+
+    Attention is counted in full, uncut by masks.
+    """
     dense = copy.deepcopy(model).requires_grad_(False)
     dense.set_attn_implementation("eager")
     examples, length = batch.mask.shape
-    for kind in ("attention", "ffn"):
+    before = _counted_flops(dense, batch)
+    for kind, share in product(("attention", "ffn"), (0.5, 0.0)):
         small, expected = copy.deepcopy(dense), 0.0
         for sublayer in find(small):
-            if sublayer.kind == kind and sublayer.units > 1:
+            if sublayer.kind == kind and sublayer.units:
                 attended = sublayer.width if kind == "attention" else 0
-                removed = sublayer.units - sublayer.units // 2
-                expected += removed * unit_flops(sublayer.weights_per_unit, length, attended) * examples
-                shrink(sublayer, torch.arange(sublayer.units) < sublayer.units // 2)
-        counted = _counted_flops(dense, batch) - _counted_flops(small, batch)
+                left = int(share * sublayer.units)
+                expected += (sublayer.units - left) * unit_flops(sublayer.weights_per_unit, length, attended) * examples
+                shrink(sublayer, torch.arange(sublayer.units) < left)
+        counted = before - _counted_flops(small, batch)
         more = kind == "attention" and find(model)[0].family.uncounted is not None
-        if expected and (counted < expected if more else abs(counted - expected) > 1e-3 * expected):
+        if counted < (1 - 1e-3) * expected or (counted > (1 + 1e-3) * expected and not more):
             raise LawBroken(
-                f"removing {kind} units saves {counted:,.0f} FLOPs by torch's counter and {expected:,.0f} by the row; "
-                "correct its producers."
+                f"removing {'all' if share == 0 else 'half of the'} {kind} units saves {counted:,.0f} FLOPs by torch's "
+                f"counter and {expected:,.0f} by the row; correct its producers or module."
             )
 
 
@@ -203,24 +283,31 @@ def _counted_flops(model: PreTrainedModel, batch: Batch) -> int:
     return int(counter.get_total_flops())
 
 
+Law = Callable[[PreTrainedModel, OutputKind, Batch], None]
+LAWS: dict[str, Law] = {
+    "units": lambda model, kind, batch: check_units(model),
+    "restart": check_restart,
+    "order": lambda model, kind, batch: check_order(model, batch),
+    "targets": lambda model, kind, batch: check_targets(model, batch),
+    "removal": check_removal,
+    "FLOPs": lambda model, kind, batch: check_flops(model, batch),
+}
+"""Every law, by name, in the order in which they are checked."""
+
+
 def check_all(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
     """All laws on one batch; raises `LawBroken` with the first that does not hold."""
-    laws: list[Callable[[], Any]] = [
-        lambda: check_units(model),
-        lambda: check_restart(model, kind, batch),
-        lambda: check_targets(model, batch),
-        lambda: check_removal(model, kind, batch),
-        lambda: check_flops(model, batch),
-    ]
-    for law in laws:
-        law()
+    for law in LAWS.values():
+        law(model, kind, batch)
 
 
-def _values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:
+def values(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> Tensor:
+    """The model's outputs, one row per prediction."""
     return kind.read(call(model, batch), batch).values
 
 
-def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
+def require_close(what: str, actual: Tensor, expected: Tensor) -> None:
+    """Raise unless two outputs are equal up to rounding."""
     if actual.shape != expected.shape:
         raise LawBroken(f"{what}: the shapes are {tuple(actual.shape)} and {tuple(expected.shape)}.")
     finite = expected.isfinite()

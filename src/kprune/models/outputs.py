@@ -86,7 +86,20 @@ def _tokens(outputs: Any, batch: Batch) -> Prediction:
 
 
 def _vocabulary(outputs: Any, batch: Batch) -> Prediction:
-    return _token_rows(outputs.logits, batch, batch.mask if batch.predicted is None else batch.predicted)
+    return vocabulary_rows(outputs, batch, torch.arange(batch.mask.shape[1], device=batch.mask.device))
+
+
+def vocabulary_rows(outputs: Any, batch: Batch, positions: Tensor) -> Prediction:
+    """A row for each predicted token at some positions; `outputs` have logits of these positions only."""
+    chosen = batch.mask if batch.predicted is None else batch.predicted
+    per_example = chosen.sum(1).clamp(min=1)
+    row, place = chosen[:, positions].nonzero(as_tuple=True)
+    return Prediction(
+        values=outputs.logits[row, place].float(),
+        weights=1.0 / per_example[row].float(),
+        example=batch.example[row],
+        position=positions[place],
+    )
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
@@ -104,6 +117,12 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 POOLINGS = ("mean", "cls", "max", "lasttoken", "pooler")
+POOLINGS_OF = {
+    **dict.fromkeys(("vit", "deit"), "cls"),
+    **dict.fromkeys(("dinov2", "clip_vision_model", "siglip_vision_model"), "pooler"),
+    **dict.fromkeys(("clip_text_model", "siglip_text_model"), "pooler"),
+}
+"""The usual pooling of bare models by model type; the mean of all others."""
 
 
 def _pooled(outputs: Any, batch: Batch, pooling: str) -> Tensor:

@@ -7,6 +7,7 @@ kept stream. The model itself computes masks, positions and the task's head.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ class _Reached(Exception):
     """Ends a pass once its result is known."""
 
 
-def call(model: PreTrainedModel, batch: Batch) -> Any:
+def call(model: PreTrainedModel, batch: Batch, **options: Any) -> Any:
     """The model's outputs on a batch."""
     # With hidden states requested, transformers would attach hooks of its own to the layers, permanently.
-    return run(model, batch.inputs, output_hidden_states=False, output_attentions=False)
+    return run(model, batch.inputs, output_hidden_states=False, output_attentions=False, **options)
 
 
 def run(model: PreTrainedModel, inputs: Mapping[str, Tensor], **options: Any) -> Any:
@@ -66,6 +67,36 @@ def forward_and_top(
     with _output_of(layers_of(model)[-1]) as top:
         outputs = forward(model, batch, start=start, stream=stream, at_ffn=at_ffn)
     return outputs, top[0]
+
+
+def forward_to_top(
+    model: PreTrainedModel, batch: Batch, *, start: int = 0, stream: Tensor | None = None, at_ffn: bool = False
+) -> Tensor:
+    """The stream after the last layer, with its graph; the head does not run."""
+    tops: list[Tensor] = []
+
+    def stop(module: nn.Module, args: Any, output: Any) -> None:
+        tops.append(output[0] if isinstance(output, tuple) else output)
+        raise _Reached
+
+    with (
+        _starting_at(model, start, stream, at_ffn),
+        suppress(_Reached),
+        layers_of(model)[-1].register_forward_hook(stop),
+    ):
+        call(model, batch)
+    return tops[0]
+
+
+def has_partial_head(model: PreTrainedModel) -> bool:
+    """Whether the model can compute the logits of some positions only."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def head_at(model: PreTrainedModel, batch: Batch, top: Tensor, positions: Tensor) -> Any:
+    """The outputs at some positions, given the stream after the last layer."""
+    with _starting_at(model, len(layers_of(model)), top):
+        return call(model, batch, logits_to_keep=positions)
 
 
 def embed(model: PreTrainedModel, batch: Batch) -> Tensor:

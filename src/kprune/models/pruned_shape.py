@@ -13,9 +13,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.canonical import to_canonical
-from kprune.models.families import family_of
+from kprune.models.families import family_of, row_to_store
 from kprune.models.head_bias import keep_heads, kept_heads
-from kprune.models.resize import keep_first
+from kprune.models.resize import add_bias, keep_first
 from kprune.models.sublayer import find
 
 METHOD = QUANT_METHOD
@@ -32,16 +32,23 @@ def dense_units(config: PreTrainedConfig) -> dict[str, int]:
 
 
 def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | None:
-    """The record of a model's present shape, with its history; None if nothing was removed."""
-    per_layer: list[dict[str, int]] = [{} for _ in range(model.config.num_hidden_layers)]
-    for sublayer in find(model):
-        per_layer[sublayer.index][sublayer.kind] = sublayer.units
+    """The record of a model's present shape, with its history; None if nothing was removed or added."""
+    sublayers, layers = find(model), range(model.config.num_hidden_layers)
+    per_layer = [{s.kind: s.units for s in sublayers if s.index == index} for index in layers]
+    biased = [[s.kind for s in sublayers if s.index == index and s.has_added_bias] for index in layers]
     dense = dense_units(model.config)
-    if all(layer == dense for layer in per_layer):
+    if all(layer == dense for layer in per_layer) and not any(biased):
         return None
     record = {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
-    biased = [sublayer for sublayer in find(model) if sublayer.block.head_bias is not None]
-    return {**record, "kept_heads": [kept_heads(sublayer) for sublayer in biased]} if biased else record
+    row = row_to_store(model.config)
+    if row is not None:
+        record["family"] = row
+    if any(biased):
+        record["biased"] = biased
+    with_head_bias = [sublayer for sublayer in sublayers if sublayer.block.head_bias is not None]
+    if with_head_bias:
+        record["kept_heads"] = [kept_heads(sublayer) for sublayer in with_head_bias]
+    return record
 
 
 def record_of(config: PreTrainedConfig) -> Record | None:
@@ -74,7 +81,7 @@ def check(record: Record, config: PreTrainedConfig) -> None:
     if not isinstance(per_layer, list) or len(per_layer) != layers:
         actual = f"{len(per_layer)} layers" if isinstance(per_layer, list) else repr(per_layer)[:80]
         raise _mismatch(f"the record's 'per_layer' has {actual}, the config {layers} layers")
-    dense = dense_units(config)
+    dense = _declared_units(record, config)
     for index, layer in enumerate(per_layer):
         if not isinstance(layer, dict) or set(layer) != set(dense):
             raise _mismatch(f"layer {index} of the record is {repr(layer)[:80]}, not counts of {sorted(dense)}")
@@ -84,8 +91,30 @@ def check(record: Record, config: PreTrainedConfig) -> None:
                 raise _mismatch(
                     f"layer {index} of the record has {units!r:.80} {kind} units, the config allows 0 to {dense[kind]}"
                 )
+    _check_biased(record.get("biased"), layers, set(dense))
     if family_of(config).blocks["attention"].head_bias is not None:
         _check_heads(record.get("kept_heads"), [layer["attention"] for layer in per_layer], dense["attention"])
+
+
+def _declared_units(record: Record, config: PreTrainedConfig) -> dict[str, int]:
+    try:
+        return dense_units(config)
+    except (AttributeError, TypeError, ValueError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the config ({error})") from error
+
+
+def _check_biased(biased: Any, layers: int, kinds: set[str]) -> None:
+    """Raise unless each layer lists different kinds of sublayers; the list may be absent."""
+    if biased is None:
+        return
+    if not isinstance(biased, list) or len(biased) != layers:
+        raise _mismatch(f"the record's 'biased' is {repr(biased)[:80]}, not a list for each of {layers} layers")
+    for index, listed in enumerate(biased):
+        is_sound = isinstance(listed, list) and all(isinstance(kind, str) for kind in listed)
+        if not is_sound or not set(listed) <= kinds or len(set(listed)) != len(listed):
+            raise _mismatch(f"'biased' of layer {index} is {repr(listed)[:80]}, not a list of {sorted(kinds)}")
 
 
 def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
@@ -101,9 +130,21 @@ def _check_heads(kept: Any, counts: list[int], dense: int) -> None:
 def apply(record: Record, model: PreTrainedModel) -> None:
     """Resize a dense model, or one on the meta device, to the shape in a record."""
     check(record, model.config)
+    try:
+        _resize(record, model)
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError) as error:
+        if "family" not in record:
+            raise
+        raise _mismatch(f"the record's 'family' does not describe the model ({error})") from error
+
+
+def _resize(record: Record, model: PreTrainedModel) -> None:
     to_canonical(model)
+    biased = record.get("biased") or [[]] * len(record["per_layer"])
     for sublayer in find(model):
         units = record["per_layer"][sublayer.index][sublayer.kind]
+        if sublayer.kind in biased[sublayer.index]:
+            add_bias(sublayer)
         keep_first(sublayer, units)
         if sublayer.block.head_bias is not None and units > 0:
             keep_heads(sublayer, record["kept_heads"][sublayer.index])

@@ -1,4 +1,4 @@
-"""Removal of units: the only surgery done on a model."""
+"""Surgery on a model: units are removed, and consumers without a bias may get one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ class PassThrough(nn.Module):
         self.consumer_name = block.consumer.removeprefix(block.module + ".") if block.consumer_is_inside else None
         self.returns, self.cache, self.layer_index = block.returns, block.cache, layer_index
         if self.consumer_name is not None:
-            self.add_module(self.consumer_name, consumer)
+            *owners, name = self.consumer_name.split(".")
+            owner: nn.Module = self
+            for part in owners:
+                owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.add_module(name, consumer)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get(self.cache)
-        if cache is not None:  # the lowest layer's entry tells generate() how many tokens it has seen
-            nothing = hidden_states.new_empty(len(hidden_states), 0, hidden_states.shape[1], 1)
-            cache.update(nothing, nothing, self.layer_index)
+        if cache is not None:  # an entry counts the tokens seen, but only if it has numbers: one per token
+            counted = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
+            cache.update(counted, counted, self.layer_index)
         if self.consumer_name is not None:
             hidden_states = self.get_submodule(self.consumer_name)(hidden_states)
         return hidden_states if self.returns == 1 else (hidden_states, *[None] * (self.returns - 1))
@@ -64,6 +69,24 @@ def keep_first(sublayer: Sublayer, units: int) -> None:
         _empty(sublayer)
     elif units < sublayer.units:
         _select(sublayer, slice(units), units)
+
+
+def add_bias(sublayer: Sublayer) -> None:
+    """Give the consumer a bias of zeros, if it has none; `has_added_bias` then says so."""
+    consumer, module = sublayer.consumer, sublayer.layer.get_submodule(sublayer.block.consumer)
+    if consumer.bias is None:
+        zeros = consumer.weight.new_zeros(consumer.out_features)
+        is_trained = next(sublayer.layer.parameters()).requires_grad
+        module.register_parameter("bias", nn.Parameter(zeros, requires_grad=is_trained))
+        setattr(module, "has_added_bias", True)  # noqa: B010
+
+
+def drop_zero_bias(sublayer: Sublayer) -> None:
+    """Remove an added bias that is zero."""
+    bias, module = sublayer.consumer.bias, sublayer.layer.get_submodule(sublayer.block.consumer)
+    if sublayer.has_added_bias and bias is not None and not bool(bias.any()):
+        module.register_parameter("bias", None)
+        setattr(module, "has_added_bias", False)  # noqa: B010
 
 
 def _select(sublayer: Sublayer, kept: Tensor | slice, count: int) -> None:

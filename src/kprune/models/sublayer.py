@@ -30,6 +30,7 @@ class BiasOnly(nn.Module):
     def __init__(self, consumer: Projection | BiasOnly) -> None:
         super().__init__()
         self.out_features: int = consumer.out_features
+        self.has_added_bias: bool = getattr(consumer, "has_added_bias", False)
         self.register_parameter("bias", consumer.bias)
         self.register_buffer("weight", consumer.weight.new_empty(self.out_features, 0), persistent=False)
 
@@ -101,6 +102,11 @@ class Sublayer:
         return module if isinstance(module, BiasOnly) else self._projection(self.block.consumer)
 
     @property
+    def has_added_bias(self) -> bool:
+        """Whether the consumer's bias is one that the dense model does not have."""
+        return bool(getattr(self.consumer, "has_added_bias", False))
+
+    @property
     def producers(self) -> list[Projection]:
         return [self._projection(path) for path in self.block.producers]
 
@@ -108,7 +114,11 @@ class Sublayer:
         """Relative heights of the matrices that are stacked in one weight."""
         if isinstance(stack, int):
             return [1] * stack
-        return [part if isinstance(part, int) else int(attrgetter(part)(self.layer)) for part in stack]
+        return [self._number(part) for part in stack]
+
+    def _number(self, value: int | str) -> int:
+        """A number, or the value of an attribute of the layer."""
+        return value if isinstance(value, int) else int(attrgetter(value)(self.layer))
 
     def split(self, rows: Tensor, stack: Stack) -> tuple[Tensor, ...]:
         """The rows of each of the stacked matrices, (rows, …); each matrix has its rows ordered by unit."""
@@ -140,7 +150,7 @@ class Sublayer:
     @property
     def width(self) -> int:
         """Features per unit: d_h for a head, 1 for a neuron."""
-        return prod(int(attrgetter(path)(self.layer)) for path in self.block.unit_width) if self.features else 1
+        return prod(map(self._number, self.block.unit_width)) if self.features else 1
 
     @property
     def units(self) -> int:
@@ -149,7 +159,7 @@ class Sublayer:
     @property
     def queries_per_unit(self) -> int:
         """Query heads of a unit: several with grouped queries, else one."""
-        return prod(int(attrgetter(path)(self.layer)) for path in self.block.unit_width[1:])
+        return prod(map(self._number, self.block.unit_width[1:]))
 
     @property
     def weights_per_unit(self) -> int:

@@ -26,7 +26,7 @@ class Budget:
 def flops_per_unit(sublayer: Sublayer, length: float) -> float:
     """FLOPs of one unit on one input of `length` tokens, rounded to a whole number so that sums are exact."""
     attended = sublayer.width if sublayer.kind == "attention" else 0
-    return float(round(unit_flops(sublayer.weights_per_unit, length, attended)))
+    return float(round(unit_flops(sublayer.weights_per_unit, length, attended, causal=sublayer.family.causal)))
 
 
 def total_flops(sublayers: Sequence[Sublayer], length: float) -> float:

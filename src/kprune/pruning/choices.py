@@ -9,6 +9,8 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "kprune": "measure, search and refit, sublayer by sublayer",
         "kwon": "Kwon et al. 2022: Fisher search, rearrangement, mask tuning",
         "kcm": "Nova et al. 2023: central and active neurons, mask tuning; no heads",
+        "flap": "An et al. 2024: features that vary stay, a bias replaces the others' mean",
+        "wanda-sp": "Wanda, structured: weights times activations, the same share of every layer",
         "magnitude": "the largest weights stay",
         "random": "units drawn at random stay",
     },

@@ -11,13 +11,27 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
 from kprune.errors import KpruneError
-from kprune.models.passes import forward_and_top
+from kprune.models.batches import Batch
+from kprune.models.outputs import vocabulary_rows
+from kprune.models.passes import forward_and_top, forward_to_top, has_partial_head, head_at
 from kprune.models.sublayer import Sublayer
 from kprune.pruning.criteria import Accumulation, Criterion, not_finite
 from kprune.pruning.memory_policy import trim_after_batch
 from kprune.pruning.teacher import TeacherPredictions
 from kprune.runtime.distributed import all_reduce_sum, shard
 from kprune.runtime.memory import guard_memory, trim_heap
+
+LOGITS = 2**22
+"""Logits that a language model's head computes at once; about ten tensors of this size exist at a time."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a pass starts: a layer or its FFN, and the stream there."""
+
+    index: int
+    stream: Tensor
+    at_ffn: bool
 
 
 @dataclass(frozen=True)
@@ -50,13 +64,10 @@ def measure(
     sample, kind, lowest = predictions.sample, predictions.kind, sublayers[0]
     sums = criterion.start(sublayers, sample, kind, config)
     with guard_memory():
-        for number, batch in enumerate(sample.batches):
+        for number in range(len(sample.batches)):
             with torch.enable_grad(), predictions.saving(sublayers), sums.collect(number):
-                outputs, top = forward_and_top(
-                    student, batch, start=lowest.index, stream=streams[number], at_ffn=lowest.kind == "ffn"
-                )
-                teacher = predictions.record(number, outputs, top) if is_teacher else predictions[number]
-                criterion.objective(kind, kind.read(outputs, batch), teacher, config, batch.labels).backward()
+                start = Start(lowest.index, streams[number], lowest.kind == "ffn")
+                backpropagate(student, number, start, predictions, criterion, config, is_teacher=is_teacher)
             trim_after_batch(number, leaves_tensors=criterion.leaves_tensors or is_teacher)
             tick()
     if criterion.leaves_tensors:
@@ -66,6 +77,42 @@ def measure(
     if criterion.leaves_tensors:
         trim_heap()
     return [Measured(values, sums.token_weights(sublayer)) for values, sublayer in zip(scores, sublayers, strict=True)]
+
+
+def backpropagate(
+    student: PreTrainedModel,
+    number: int,
+    start: Start,
+    predictions: TeacherPredictions,
+    criterion: Criterion,
+    config: PruneConfig,
+    *,
+    is_teacher: bool,
+) -> None:
+    """Run one batch from a sublayer up, and backpropagate the criterion's objective to it."""
+    kind, batch = predictions.kind, predictions.sample.batches[number]
+    if kind.is_vocabulary and has_partial_head(student):
+        top = forward_to_top(student, batch, start=start.index, stream=start.stream, at_ffn=start.at_ffn)
+        leaf = top.detach().requires_grad_()
+        if is_teacher:
+            predictions.record_top(number, top.detach())
+        for positions in _position_chunks(batch, student.config.vocab_size):
+            student_part = vocabulary_rows(head_at(student, batch, leaf, positions), batch, positions)
+            teacher_part = student_part.detach() if is_teacher else predictions.part(number, positions)
+            criterion.objective(kind, student_part, teacher_part, config, batch.labels).backward()
+        top.backward(leaf.grad)
+        return
+    outputs, top = forward_and_top(student, batch, start=start.index, stream=start.stream, at_ffn=start.at_ffn)
+    teacher = predictions.record(number, outputs, top) if is_teacher else predictions[number]
+    criterion.objective(kind, kind.read(outputs, batch), teacher, config, batch.labels).backward()
+
+
+def _position_chunks(batch: Batch, vocabulary: int) -> tuple[Tensor, ...]:
+    """All positions, in parts whose logits fit into memory."""
+    examples, length = batch.mask.shape
+    most = max(1, LOGITS // (vocabulary * examples))
+    chunks: tuple[Tensor, ...] = torch.arange(length, device=batch.mask.device).split(most)
+    return chunks
 
 
 def _scores(

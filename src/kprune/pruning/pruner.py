@@ -19,8 +19,11 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
-from kprune.models.families import family_of
+from kprune.models.batches import as_batches
+from kprune.models.families import REFUSED, REGISTERED, family_of, has_row
 from kprune.models.outputs import kind_of
+from kprune.models.proposal import propose
+from kprune.models.resize import drop_zero_bias
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
 from kprune.pruning.finish import attach_record, hand_over, require_finite_outputs
@@ -89,6 +92,10 @@ class Pruner:
             )
         self.requested, self.run_config = combine_options(config, run, options)
         _require_device(model, self.run_config.device)
+        if not has_row(model.config) and model.config.model_type not in REFUSED:
+            batches = list(as_batches(batches))
+            REGISTERED[model.config.model_type] = propose(model, batches, pooling=self.requested.pooling)
+            log.warning("a %r model has no row in the table; one was proposed and checked", model.config.model_type)
         require_prunable(model)
         model = without_inference_tensors(model)
         sublayers = [sublayer for sublayer in find(model) if sublayer.units]
@@ -196,6 +203,8 @@ class Pruner:
 
     def _result(self, run: Run, steps: list[Step], started: float) -> Pruned:
         sample, student = self.shared.sample, run.student
+        for sublayer in run.sublayers:
+            drop_zero_bias(sublayer)
         hand_over(student, self.model)
         require_finite_outputs(student, sample, self.shared.predictions.kind)
         student.train(self.model.training)

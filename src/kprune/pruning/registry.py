@@ -6,17 +6,21 @@ from dataclasses import replace
 
 from kprune.config import DEFAULT_RIDGE, PruneConfig
 from kprune.errors import KpruneError
+from kprune.pruning.baselines.flap import FLAP
 from kprune.pruning.baselines.kcm import KCM
 from kprune.pruning.baselines.kwon import Kwon
 from kprune.pruning.baselines.magnitude import Magnitude
 from kprune.pruning.baselines.random_units import RandomUnits
+from kprune.pruning.baselines.wanda_sp import WandaSP
 from kprune.pruning.budgets import budget_named
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.knowledge_pruning import KPrune
 from kprune.pruning.method import Method
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (KPrune, Kwon, KCM, Magnitude, RandomUnits)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (KPrune, Kwon, KCM, FLAP, WandaSP, Magnitude, RandomUnits)
+}
 
 
 def resolve(config: PruneConfig, head_width: int) -> PruneConfig:

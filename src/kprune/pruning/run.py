@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from kprune.config import PruneConfig
 from kprune.errors import KpruneError
 from kprune.models.batches import Sample
+from kprune.models.resize import add_bias
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import Budget, total_flops
 from kprune.pruning.measurement import Measured
@@ -38,6 +39,9 @@ class Run:
         self.shared, self.config = shared, config
         self.student: PreTrainedModel = copy.deepcopy(shared.teacher).requires_grad_(False)
         self.sublayers = [sublayer for sublayer in find(self.student) if sublayer.units]
+        if config.bias:
+            for sublayer in self.sublayers:
+                add_bias(sublayer)
         length = shared.sample.mean_length
         self.prices = prices_of(self.sublayers, budget, length)
         """Cost of 0, 1, 2, … units of each sublayer."""

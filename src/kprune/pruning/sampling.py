@@ -14,7 +14,7 @@ from kprune.config import PruneConfig
 from kprune.errors import BadSample, NotFinite
 from kprune.models.batches import OTHER_INPUTS, Example, Sample, examples_of, regroup, require_fit
 from kprune.models.outputs import OutputKind
-from kprune.models.passes import stream_length
+from kprune.models.passes import has_partial_head, stream_length
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.memory_policy import activation_bytes
 from kprune.runtime.distributed import shard, world_size
@@ -37,7 +37,7 @@ def sample_for(
     """
     # The backward pass of a layer needs the features twice and about eight vectors of the stream's width.
     per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
-    if kind.is_vocabulary:
+    if kind.is_vocabulary and not has_partial_head(model):
         per_token += 4 * model.config.vocab_size
     examples = examples_of(batches, partial(stream_length, model), _pad_id_of(model.config))
     require_fit(examples, model.config)

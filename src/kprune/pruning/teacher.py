@@ -20,8 +20,8 @@ from kprune.models.batches import Sample
 from kprune.models.canonical import to_canonical
 from kprune.models.families import family_of
 from kprune.models.first_token import first_token_only
-from kprune.models.outputs import OutputKind, Prediction
-from kprune.models.passes import advance, forward, forward_and_top, pass_layer
+from kprune.models.outputs import OutputKind, Prediction, vocabulary_rows
+from kprune.models.passes import advance, forward, forward_and_top, forward_to_top, head_at, pass_layer
 from kprune.models.sublayer import Sublayer, find
 from kprune.runtime.tensor_store import TensorStore, open_store
 
@@ -57,16 +57,28 @@ class TeacherPredictions:
         """
         prediction = self.kind.read(outputs, self.sample.batches[number]).detach()
         if bool((prediction.values.isnan() | prediction.values.isposinf()).any()):
-            raise NotFinite(
-                "the model's own outputs on the sample are not finite (NaN or infinity); "
-                "check the checkpoint, or load it in float32."
-            )
+            raise _not_finite()
         if not self._is_known(number):
             if self.kind.is_vocabulary:
                 self._streams[number] = top
             else:
                 self._predictions[number] = prediction
         return prediction
+
+    def record_top(self, number: int, top: Tensor) -> None:
+        """Keep the last stream of a batch, from which a language model's logits follow, unless it is known."""
+        if not bool(top.isfinite().all()):
+            raise _not_finite()
+        if not self._is_known(number):
+            self._streams[number] = top
+
+    @torch.no_grad()
+    def part(self, number: int, positions: Tensor) -> Prediction:
+        """A language model's predictions at some positions."""
+        batch = self.sample.batches[number]
+        if not self._is_known(number):
+            self.record_top(number, forward_to_top(self.teacher, batch))
+        return vocabulary_rows(head_at(self.teacher, batch, self._streams[number], positions), batch, positions)
 
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
@@ -139,6 +151,13 @@ class TeacherPredictions:
         stream[:, 0] = 1.0
         outputs = forward(self.teacher, batch, start=config.num_hidden_layers, stream=stream.to(self.teacher.dtype))
         return not bool(self.kind.read(outputs, batch).values.isnan().any())
+
+
+def _not_finite() -> NotFinite:
+    return NotFinite(
+        "the model's own outputs on the sample are not finite (NaN or infinity); "
+        "check the checkpoint, or load it in float32."
+    )
 
 
 class TeacherStreams:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -49,12 +50,43 @@ def layers_table(shape: Shape, width: int = 24) -> Table:
     return table
 
 
+SHORT_KINDS = {
+    "classification": "class",
+    "question answering": "span",
+    "token classification": "token",
+    "masked language model": "mask",
+    "embedding": "embed",
+    "causal language model": "next",
+    "image classification": "class",
+    "sound classification": "class",
+    "speech recognition": "CTC",
+    "encoder states": "states",
+}
+"""Output kinds in the table of families, which must fit into a terminal."""
+
+
+def families_table(families: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return one line per model type: its norms, projections, inputs, tested kinds and a checkpoint that was tried."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("model type", "norm", "projections", "reads", "real"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("tested", overflow="fold")
+    for name, family in families.items():
+        kinds = " ".join(SHORT_KINDS[kind] for kind in family["tested_kinds"])
+        checkpoint = "yes" if family["real_checkpoint"] else "no"
+        table.add_row(name, family["norm"], family["projections"], family["inputs"], checkpoint, kinds)
+    return table
+
+
 def evaluation_table(result: Evaluation, name: str, other: str = "") -> Table:
     """Return the figures with intervals; with `other`, also the differences and their p-values."""
     count = "1 example" if result.examples == 1 else f"{result.examples:,} examples"
     title = f"{result.test}, {count}, " + ("95 % intervals" if result.has_intervals else "too few for intervals")
     number = _with_interval if result.has_intervals else _without_interval
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", show_header=False)
+    table.add_column()
+    for _ in range(3):
+        table.add_column(no_wrap=True)  # a narrow terminal folds the names only
     if not other:
         for figure in result.figures:
             table.add_row(figure.name, name, number(figure))

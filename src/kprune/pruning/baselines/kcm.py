@@ -6,21 +6,14 @@ confidence. Only neurons are removed, so a reduction beyond the FFN blocks' shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import KpruneError
-from kprune.models.hooks import on_features
-from kprune.models.passes import forward
-from kprune.models.sublayer import Sublayer
+from kprune.pruning.baselines.feature_moments import feature_moments
 from kprune.pruning.baselines.kwon import MaskTuning
 from kprune.pruning.baselines.one_shot import require_scipy, select_single_units
-from kprune.pruning.run import Run
-from kprune.runtime.distributed import all_reduce_sum
-from kprune.runtime.memory import guard_memory
 
 WIDTH = 1.0
 """σ of the kernel."""
@@ -44,8 +37,8 @@ class KCM(MaskTuning):
         prices = [price for sublayer, price in zip(run.sublayers, run.prices, strict=True) if sublayer.kind == "ffn"]
         neurons = [sublayer for sublayer in run.sublayers if sublayer.kind == "ffn"]
         scores = [
-            representatives(sublayer.consumer.weight.double().T).cpu() * min_max_scaled(mean)
-            for sublayer, mean in zip(neurons, mean_features(run, neurons), strict=True)
+            representatives(sublayer.consumer.weight.double().T).cpu() * min_max_scaled(moments.mean)
+            for sublayer, moments in zip(neurons, feature_moments(run, neurons), strict=True)
         ]
         chosen = iter(select_single_units(scores, prices, run.remaining - self._cost_of_heads))
         return [
@@ -84,23 +77,6 @@ def representatives(vectors: Tensor) -> Tensor:
 
 
 def min_max_scaled(values: Tensor) -> Tensor:
-    """Values scaled to 0..1 within their sublayer."""
+    """D2: mean features, scaled to 0..1 within their sublayer."""
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else torch.ones_like(values)
-
-
-@torch.no_grad()
-def mean_features(run: Run, sublayers: Sequence[Sublayer]) -> list[Tensor]:
-    """D2 before scaling: the mean of every feature over the sample's real tokens."""
-    device = sublayers[0].consumer.weight.device
-    sums = {s: torch.zeros(s.features, dtype=torch.float64, device=device) for s in sublayers}
-    with guard_memory():
-        for batch in run.shared.sample.batches:
-
-            def add(sublayer: Sublayer, features: Tensor) -> None:
-                sums[sublayer] += batch.real(features).double().sum(0)  # noqa: B023  # called within this iteration
-
-            with on_features(sublayers, add, batch.mask.shape):
-                forward(run.student, batch)
-    all_reduce_sum(sums.values())
-    return [(sums[sublayer] / run.shared.sample.tokens).cpu() for sublayer in sublayers]

@@ -11,6 +11,7 @@ from torch import Tensor
 from kprune.errors import KpruneError
 from kprune.maths.selection import select_groups
 from kprune.pruning.method import Choice, Method
+from kprune.runtime.distributed import broadcast
 
 
 class OneShot(Method):
@@ -21,6 +22,7 @@ class OneShot(Method):
         "rep_weight": 0.0,
         "head_weight": 1.0,
         "refit": False,
+        "bias": False,
         "align": 1,
         "refresh": 0,
     }
@@ -34,7 +36,7 @@ class OneShot(Method):
             self._masks  # noqa: B018  # chosen while the student is dense, also in a resumed run
 
     def choose(self, step: int) -> Choice:
-        return Choice(self._masks[step])
+        return Choice(broadcast(self._masks[step]))
 
     @cached_property
     def _masks(self) -> list[Tensor]:

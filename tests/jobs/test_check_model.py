@@ -1,0 +1,206 @@
+"""A model type without a row: checked, pruned, saved, and loaded in a process that has never seen it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import zoo
+from command_line import kprune, write_text
+from task_data import load_tokenizer
+from transformers import RoFormerConfig, RoFormerForSequenceClassification
+
+import kprune as package
+from kprune.checkpoints.inspection import inspect
+from kprune.checkpoints.source import Source
+from kprune.errors import BadCheckpoint, UnsupportedModel
+from kprune.jobs.check_model import check_laws, sample_inputs
+from kprune.models.families import FAMILIES, REFUSED, REGISTERED
+from kprune.models.laws import LAWS, LawBroken
+
+LOAD = """
+import sys, torch, kprune
+from transformers import AutoModelForSequenceClassification
+from kprune.checkpoints.source import Source
+folder = sys.argv[1]
+ids = torch.arange(100, 120).view(2, 10)
+with torch.no_grad():
+    plain = AutoModelForSequenceClassification.from_pretrained(folder)(input_ids=ids).logits
+    checked = Source(folder).load()(input_ids=ids).logits
+assert plain.equal(checked)
+print(plain.tolist())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget_rows():
+    yield
+    REGISTERED.clear()
+
+
+@pytest.fixture(scope="module")
+def unlisted(tmp_path_factory):
+    """A folder with a classifier of a type that the table does not have."""
+    tokenizer = load_tokenizer()
+    torch.manual_seed(0)
+    config = RoFormerConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=128, initializer_range=0.25, num_labels=3, **zoo.SIZES
+    )
+    folder = tmp_path_factory.mktemp("unlisted") / "model"
+    RoFormerForSequenceClassification(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pruned(unlisted, tmp_path_factory):
+    """What `kprune prune` prints for it, and the folder that it writes."""
+    folder = tmp_path_factory.mktemp("pruned")
+    text = write_text(folder / "lines.txt", 120)
+    options = ("--text", text, "--reduction", 0.6, "--tokens", 1500, "--align", 1)
+    result = kprune("prune", unlisted, folder / "small", *options)
+    assert result.exit_code == 0, result.output
+    return result.output, folder / "small"
+
+
+def test_a_listed_model_is_checked_with_the_tables_row():
+    model = zoo.build("bert")
+    assert package.check(model, zoo.batches(model)) == FAMILIES["bert"]
+    assert REGISTERED == {}
+
+
+def test_every_law_is_reported():
+    model = zoo.build("t5")
+    checked = check_laws(model, zoo.batches(model))
+    assert [finding.law for finding in checked.findings] == [*LAWS, "save and load"]
+    assert checked.is_sound
+    assert not checked.is_proposed
+
+
+def test_a_wrong_row_is_reported_and_refused(monkeypatch):
+    row = FAMILIES["bert"]
+    wrong = replace(row.blocks["ffn"], consumer="attention.output.dense")
+    model = zoo.build("bert")
+    batches = zoo.batches(model)
+    monkeypatch.setitem(FAMILIES, "bert", replace(row, blocks={**row.blocks, "ffn": wrong}))
+    checked = check_laws(model, batches)
+    assert not checked.is_sound
+    with pytest.raises(LawBroken, match="the law 'units' does not hold: layer 0 ffn has 32 features"):
+        package.check(model, batches)
+
+
+def test_a_python_check_and_prune_find_the_same_row(monkeypatch):
+    model = zoo.build("bert")
+    batches = zoo.batches(model, count=4)
+    monkeypatch.delitem(FAMILIES, "bert")
+    row = package.check(model, batches)
+    assert {"bert": row} == REGISTERED
+    REGISTERED.clear()
+    small = package.prune(model, batches, reduction=0.5, align=1)
+    assert {"bert": row} == REGISTERED
+    assert small.model.config.quantization_config["family"]["layers"] == "encoder.layer"
+
+
+def test_the_command_checks_a_folder(unlisted):
+    result = kprune("check", unlisted)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "roformer, a proposed row"
+    assert [line.split()[-1] for line in lines[1 : len(LAWS) + 2]] == ["ok"] * (len(LAWS) + 1)
+    assert "ROFORMER = Family(" in result.output
+    REGISTERED.clear()
+    printed = json.loads(kprune("check", unlisted, "--json").stdout)
+    assert printed["proposed_row"]["mid_stream"] == "attention.output"
+
+
+def test_the_command_fails_with_the_law_that_failed(unlisted, monkeypatch):
+    monkeypatch.setitem(LAWS, "removal", lambda model, kind, batch: (_ for _ in ()).throw(LawBroken("a test.")))
+    result = kprune("check", unlisted)
+    assert result.exit_code == 1
+    assert "no row keeps all laws. The best one fails: a test." in " ".join(result.stderr.split())
+
+
+def test_a_refused_type_is_refused_before_weights_are_read(unlisted, monkeypatch):
+    monkeypatch.setitem(REFUSED, "roformer", "of a reason; use another")
+    monkeypatch.setattr(Source, "class_of", lambda *args: pytest.fail("weights are read"))
+    result = kprune("check", unlisted)
+    assert (result.exit_code, "of a reason" in result.stderr) == (1, True)
+
+
+def test_prune_proposes_a_row_and_prints_it(pruned):
+    output, folder = pruned
+    assert "ROFORMER = Family(" in output
+    record = json.loads((folder / "config.json").read_text())["quantization_config"]
+    assert record["family"]["blocks"]["ffn"]["consumer"] == "output.dense"
+
+
+def test_a_pruned_folder_loads_in_a_process_that_does_not_know_the_row(pruned):
+    _, folder = pruned
+    done = subprocess.run([sys.executable, "-c", LOAD, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert REGISTERED == {}
+    model = Source(folder).load()
+    with torch.no_grad():
+        logits = model(input_ids=torch.arange(100, 120).view(2, 10)).logits
+    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), logits)
+    shape = inspect(folder).shape
+    assert (shape.dense_heads, shape.dense_neurons) == (4, 48)
+    assert sum(shape.neurons) < 3 * 48
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "value"),
+    [
+        ("ffn", "consumer", "intermediate.nothing"),
+        ("attention", "dense_units", "nothing"),
+        ("attention", "dense_units", "architectures"),
+        ("attention", "unit_width", ["attention.self.nothing"]),
+        ("attention", "counts", [["attention.self.forward.nothing", "units"]]),
+        ("ffn", "producers", {"__class__": 1}),
+        ("ffn", "producers", {"output.LayerNorm": 1}),
+    ],
+)
+def test_a_row_that_does_not_fit_its_folder_is_an_error(pruned, tmp_path, block, field, value):
+    _, folder = pruned
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"]["family"]["blocks"][block][field] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises((BadCheckpoint, UnsupportedModel)):
+        Source(tmp_path).load()
+    with pytest.raises((BadCheckpoint, UnsupportedModel)):
+        RoFormerForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_a_pruned_model_is_not_checked_again(pruned):
+    model = Source(pruned[1]).load()
+    with pytest.raises(UnsupportedModel, match="pruned already"):
+        package.check(model, [{"input_ids": torch.arange(100, 120).view(2, 10)}])
+
+
+@pytest.mark.parametrize("name", ["vit", "whisper", "wav2vec2"])
+def test_models_of_images_and_sound_get_inputs_of_their_own(name):
+    model = zoo.build(name)
+    inputs = sample_inputs(Source, model)
+    with torch.no_grad():
+        (model.get_encoder() if name == "whisper" else model)(**inputs)
+    assert set(inputs) == {model.main_input_name}
+
+
+def test_the_command_checks_an_image_model(tmp_path):
+    zoo.build("siglip_vision_model").save_pretrained(tmp_path)
+    result = kprune("check", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "siglip_vision_model, the row of the table" in result.output
+
+
+def test_prune_in_python_proposes_a_row(unlisted):
+    model = RoFormerForSequenceClassification.from_pretrained(unlisted).eval()
+    ids = torch.randint(100, 900, (48, 24), generator=torch.Generator().manual_seed(0))
+    batches = ({"input_ids": part} for part in ids.split(8))  # a generator is read once
+    pruned = package.prune(model, batches, reduction=0.5, ridge=1e-3, align=4)
+    assert pruned.flops[1] <= 0.5 * pruned.flops[0]
+    assert "family" in pruned.model.config.quantization_config
