@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import click
+import media_data
 import pytest
 import torch
 from command_line import kprune, write_checkpoint, write_decoder, write_text
@@ -220,6 +221,9 @@ def inputs(tmp_path_factory) -> Path:
         for task in ("sst2", "squad", "wikitext2"):
             write_data(root / folder, TASKS[task], rows=320 if task == "sst2" else 60)
     write_data(root / "nyu-mll", TASKS["sst2"], rows=320)
+    photos = sorted(media_data.write_images(root / "photos").rglob("*.png"))
+    (root / "photos.csv").write_text("path,label\n" + "".join(f"{path},{path.parent.name}\n" for path in photos))
+    media_data.write_sounds(root / "recordings")
     (root / "scratch").mkdir()
     _write_models(root)
     arguments = ("--text", root / "sentences.txt", "--reduction", 0.6, "--tokens", 1000)
@@ -237,6 +241,10 @@ def _write_models(root: Path) -> None:
     for task, kind in {"sst2": "classification", "squad": "question answering"}.items():
         labels = {"num_labels": 2} if kind == "classification" else {}
         write_checkpoint(root / "models" / task, kind, **sizes, **labels)
+    media_data.write_model(root / "VIT", "vit", "image classification")
+    media_data.write_model(root / "small-vit", "vit", "image classification")
+    media_data.write_model(root / "WAV2VEC2", "wav2vec2", "speech recognition")
+    media_data.write_model(root / "small-wav2vec2", "wav2vec2", "speech recognition")
     write_decoder(root / "LM")
     write_decoder(root / "small-lm", seed=1)
     for name in ("MODEL", "dense"):
