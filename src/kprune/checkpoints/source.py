@@ -18,10 +18,10 @@ import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
+from kprune.checkpoints import validation
 from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, copy_side_files
 from kprune.checkpoints.names import hub_name, short_name
 from kprune.checkpoints.tokenizer_checks import require_fit, require_tokenizer
-from kprune.checkpoints.validation import require_complete, require_same_layers, require_same_shapes, tensor_shapes
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.models.families import family_of
 from kprune.models.outputs import POOLINGS_OF
@@ -247,8 +247,8 @@ class Source:
         """Raise if the config declares another number of layers than the weights hold, before any layer is built."""
         path = re.escape(family_of(config).layers)
         shapes = self._shapes()
-        if not any(re.search(path, name) for name in shapes):
-            path = r"(?:layers?|blocks?)"  # transformers renames some weights when it loads them
+        if validation.renames_weights(config) and not any(re.search(path, name) for name in shapes):
+            path = r"(?:layers?|blocks?)"
         layer = re.compile(rf"(?:^|\.){path}\.(\d{{1,9}})\.")
         stored = {match[1] for match in map(layer.search, shapes) if match}
         if shapes and config.num_hidden_layers != len(stored):
@@ -282,8 +282,8 @@ class Source:
         self._require_layers(config)
         skeleton = self._require_shapes(self.class_of(config), config)
         if record_of(config) is not None:
-            require_same_layers(skeleton, self._shapes(), "the pruning record")
-        require_complete(skeleton, self._shapes())
+            validation.require_same_layers(skeleton, self._shapes(), "the pruning record")
+        validation.require_complete(skeleton, self._shapes())
 
     def _require_shapes(self, loader: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
         """Raise if stored weights differ in shape from what the config declares; returns a model on the meta device."""
@@ -292,12 +292,12 @@ class Source:
             skeleton = loader(config)
         if record is not None:
             apply(record, skeleton)
-        require_same_shapes(skeleton, self._shapes(), "config.json")
+        validation.require_same_shapes(skeleton, self._shapes(), "config.json")
         return skeleton
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the stored weights; empty if there are none."""
-        return tensor_shapes([file for file in self._weights_files() if file.is_file()])
+        return validation.tensor_shapes([file for file in self._weights_files() if file.is_file()])
 
     def _weights_files(self) -> list[Path]:
         """The files with the weights, which must be in the encoder's folder."""

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers import MODEL_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, revert_weight_conversion
 
 from kprune.errors import BadCheckpoint
@@ -102,6 +102,13 @@ def _expected_shapes(model: PreTrainedModel, stored: Shapes) -> dict[str, tuple[
     prefix = model.base_model_prefix + "."
     counts = [sum(_shape_of(name, stored, prefix) is not None for name in names) for names in (own, old)]
     return own if counts[0] >= counts[1] else old
+
+
+def renames_weights(config: PreTrainedConfig) -> bool:
+    """Whether transformers renames weights of this model type when it loads them."""
+    base = MODEL_MAPPING.get(type(config), None)
+    names = [config.model_type, *(each.__name__ for each in (base if isinstance(base, tuple) else (base,)) if each)]
+    return any(get_checkpoint_conversion_mapping(name) for name in names)
 
 
 def _layers_prefix(model: PreTrainedModel, expected: Mapping[str, tuple[int, ...]]) -> str:
