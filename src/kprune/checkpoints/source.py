@@ -189,11 +189,15 @@ class Source:
             family_of(config)  # raises for an unsupported family before any weight is read
             record_of(config)
             self._require_layers(config)
-            loader = self.class_of(config)
-            self._require_shapes(loader, config)
+            self._require_shapes(self.class_of(config), config)
+        return self.load_weights(config)
+
+    def load_weights(self, config: PreTrainedConfig) -> PreTrainedModel:
+        """The model, which need not have a row; missing weights are an error."""
+        with reading(self.encoder):
             model, info = cast(
                 tuple[PreTrainedModel, dict[str, Any]],
-                loader.from_pretrained(self.encoder, use_safetensors=True, output_loading_info=True),
+                self.class_of(config).from_pretrained(self.encoder, use_safetensors=True, output_loading_info=True),
             )
         # Embedding models often have no pooler weights, and token pooling does not use them.
         missing = sorted(name for name in info["missing_keys"] if ".pooler." not in f".{name}")
@@ -213,8 +217,7 @@ class Source:
         return tokenizer
 
     def _transformer_task(self) -> str:
-        task = _read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction")
-        return str(task)
+        return str(_read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction"))
 
     def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The model class that the config names, or the bare encoder's class."""

@@ -169,9 +169,10 @@ def _without_record(config: Any) -> Any:
 
 def _inputs(source: Source, model: PreTrainedModel, texts: Sequence[str] | None) -> list[dict[str, Tensor]]:
     """Batches to check a graph on: texts of mixed length, or random images or sounds."""
-    if family_of(model.config).inputs == "input_ids":
+    name = family_of(model.config).inputs
+    if name == "input_ids":
         return _encode(source, model, list(texts or python_documentation())[:CHECKED_TEXTS])
-    return [example_inputs(model.config, CHECKED_BATCH), example_inputs(model.config, 1)]
+    return [example_inputs(name, model.config, examples) for examples in (CHECKED_BATCH, 1)]
 
 
 def _encode(source: Source, model: PreTrainedModel, texts: Sequence[str]) -> list[dict[str, Tensor]]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from kprune.models.families import family_of
 from kprune.models.passes import run
 
 SECOND = 16_000
@@ -40,9 +39,8 @@ def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, An
     return {name: {**inputs, **missing}[name].cpu().numpy() for name in names}
 
 
-def example_inputs(config: PreTrainedConfig, examples: int) -> dict[str, Tensor]:
-    """Random images or sounds of the shape that a model reads; for models that do not read tokens."""
-    name = family_of(config).inputs
+def example_inputs(name: str, config: PreTrainedConfig, examples: int) -> dict[str, Tensor]:
+    """Random images or sounds of the shape that a model reads; `name` is its main input."""
     shape: tuple[int, ...] = (SECOND,)
     if name == "pixel_values":
         size = config.image_size

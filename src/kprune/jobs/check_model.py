@@ -7,14 +7,15 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kprune.checkpoints.source import Source, reading
+from kprune.checkpoints.source import Source
 from kprune.data.calibration import python_documentation
+from kprune.deploy.graphs import example_inputs
 from kprune.errors import BadCheckpoint, KpruneError, UnsupportedModel
 from kprune.models.batches import Batch
 from kprune.models.canonical import to_canonical
@@ -29,8 +30,6 @@ from kprune.models.sublayer import find
 
 EXAMPLES, LENGTH = 8, 64
 """Size of the built-in inputs: examples, and tokens per example."""
-SECOND = 16_000
-"""Samples of a second of sound, of the built-in waveforms."""
 
 log = logging.getLogger(__name__)
 
@@ -141,18 +140,7 @@ def ensure_row(source: Source, texts: Sequence[str]) -> Family | None:
 def load_without_row(source: Source, config: PreTrainedConfig) -> PreTrainedModel:
     """A dense model whose type has no row; `Source.load` compares weights with the row as well."""
     source.require_checkpoint()
-    with reading(source.encoder):
-        model, info = cast(
-            tuple[PreTrainedModel, dict[str, Any]],
-            source.class_of(config).from_pretrained(source.encoder, use_safetensors=True, output_loading_info=True),
-        )
-    missing = sorted(name for name in info["missing_keys"] if ".pooler." not in f".{name}")
-    if missing:
-        raise BadCheckpoint(
-            f"{source.encoder} lacks weights of a {type(model).__name__}, first {missing[0]}; "
-            "random weights cannot be pruned: pass a fine-tuned checkpoint."
-        )
-    return model
+    return source.load_weights(config)
 
 
 def sample_inputs(source: Source, model: PreTrainedModel, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
@@ -166,13 +154,4 @@ def sample_inputs(source: Source, model: PreTrainedModel, texts: Sequence[str] |
         return {key: value.to(model.device) for key, value in encoded.items()}
     if name not in INPUTS:
         raise BadCheckpoint(f"the model reads {name!r}, and kprune reads {', '.join(INPUTS)}; use another model.")
-    if name == "pixel_values":
-        size = config.image_size
-        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        shape: tuple[int, ...] = (config.num_channels, height, width)
-    elif name == "input_features":
-        shape = (config.num_mel_bins, 2 * config.max_source_positions)
-    else:
-        shape = (SECOND,)
-    generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(EXAMPLES // 2, *shape, generator=generator).to(model.device)}
+    return {key: value.to(model.device) for key, value in example_inputs(name, config, EXAMPLES // 2).items()}
