@@ -114,7 +114,6 @@ ZOO: dict[str, Entry] = {
         {**SIZES, "projection_dim": 16, "eos_token_id": 2}, ("embedding",), {"embedding": "CLIPTextModelWithProjection"}
     ),
     "siglip_vision_model": Entry(IMAGE, ("embedding",)),
-    "siglip_text_model": Entry(SIZES, ("embedding",), {"embedding": "SiglipTextModel"}),
     "whisper": Entry(
         WHISPER, ("encoder states", "sound classification"), {"encoder states": "WhisperForConditionalGeneration"}
     ),

@@ -5,6 +5,7 @@ import json
 import pytest
 import tiny
 import torch
+import zoo
 from safetensors.torch import load_file, save_file
 from uneven_model import change_config
 
@@ -206,3 +207,11 @@ def test_an_exported_graph_is_not_a_checkpoint(name, tmp_path):
     (tmp_path / "model.safetensors").rename(tmp_path / name)
     with pytest.raises(BadCheckpoint, match="holds a graph, not a checkpoint; pass the folder that it was exported"):
         Source(tmp_path).load()
+
+
+def test_a_sentence_transformers_folder_may_hold_an_encoder_of_its_own_class(tmp_path):
+    """sentence-t5: the config's type has a decoder, and the folder does not."""
+    zoo.build("t5").save_pretrained(tmp_path)
+    modules = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in modules]))
+    assert type(Source(tmp_path).load()).__name__ == "T5EncoderModel"

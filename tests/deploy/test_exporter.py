@@ -5,18 +5,23 @@ import subprocess
 import sys
 
 import huggingface_hub
+import media_data
 import numpy
 import pytest
 import tiny
 import torch
+import zoo
 
 from kprune import KpruneError
 from kprune.checkpoints.source import Source
 from kprune.data.tasks import Test as Exam
 from kprune.deploy import onnx as onnx_target
 from kprune.deploy.exporter import export
+from kprune.deploy.graphs import served_model
 from kprune.evaluation.evaluator import evaluate
 from kprune.jobs.demo import embedded_model
+from kprune.models.families import family_of
+from kprune.models.passes import run
 from kprune.models.pruned_shape import describe
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
@@ -163,3 +168,27 @@ def test_a_folder_may_be_a_text_and_nothing_else_is_exported(tmp_path):
     with pytest.raises(KpruneError, match=r"nowhere holds no model \(no config.json\)"):
         export(str(tmp_path / "nowhere"), str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("family", ["vit", "whisper"])
+def test_a_model_without_text_is_exported_and_runs_by_its_own_readme(family, tmp_path):
+    source = Source(media_data.write_model(tmp_path / "model", family))
+    exported = export(source, tmp_path / "graph")
+    assert exported.difference < 1e-4
+    code = (tmp_path / "graph/README.md").read_text().split("```python\n")[1].split("```")[0]
+    code += "import numpy\nnumpy.save('found.npy', run(feed)[0])\nnumpy.save('fed.npy', next(iter(feed.values())))\n"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "graph", capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    fed = torch.from_numpy(numpy.load(tmp_path / "graph/fed.npy"))
+    with torch.no_grad():
+        wanted = run(source.load(), {family_of(source.load_config()).inputs: fed})[0]
+    assert numpy.abs(numpy.load(tmp_path / "graph/found.npy") - wanted.numpy()).max() < 1e-4
+
+
+def test_an_evaluated_graph_of_an_encoder_is_the_graph():
+    """Models with a decoder are called by their encoder: the graph must take its place, too."""
+    model = zoo.build("whisper")
+    inputs = zoo.batches(model)[0]
+    served = served_model(model, lambda given: [torch.zeros(6, 12, 32)], ["last_hidden_state"])
+    assert not run(served, inputs).last_hidden_state.any()
+    assert run(model, inputs).last_hidden_state.any()

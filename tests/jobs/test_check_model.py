@@ -10,7 +10,7 @@ import torch
 import zoo
 from command_line import kprune, write_text
 from task_data import load_tokenizer
-from transformers import RoFormerConfig, RoFormerForSequenceClassification
+from transformers import GraniteConfig, GraniteForCausalLM, RoFormerConfig, RoFormerForSequenceClassification
 
 import kprune as package
 from kprune.checkpoints.inspection import inspect
@@ -204,3 +204,16 @@ def test_prune_in_python_proposes_a_row(unlisted):
     pruned = package.prune(model, batches, reduction=0.5, ridge=1e-3, align=4)
     assert pruned.flops[1] <= 0.5 * pruned.flops[0]
     assert "family" in pruned.model.config.quantization_config
+
+
+def test_a_row_is_checked_on_every_model_of_its_type():
+    """Granite scales what a sublayer adds, if its config says so: a row holds for one model and not for another."""
+    sizes = {**zoo.DECODER, "vocab_size": 99, "pad_token_id": 1, "initializer_range": 0.25}
+    plain, scaled = (
+        GraniteForCausalLM(GraniteConfig(**sizes, residual_multiplier=multiplier)).eval() for multiplier in (1.0, 0.22)
+    )
+    ids = torch.randint(5, 99, (48, 24), generator=torch.Generator().manual_seed(0))
+    batches = [{"input_ids": part} for part in ids.split(8)]
+    package.prune(plain, batches, reduction=0.5, ridge=1e-3, align=4)
+    with pytest.raises(UnsupportedModel, match=r"X \+ Sub\(X\)"):
+        package.prune(scaled, batches, reduction=0.5, ridge=1e-3, align=4)

@@ -3,9 +3,11 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+import zoo
 from transformers import BertConfig, BertForNextSentencePrediction
 
 from kprune.errors import UnsupportedModel
+from kprune.models.batches import examples_of, regroup
 from kprune.models.outputs import POOLINGS, kind_of, pool
 
 BATCH = max(tiny.sample_of(tiny.texts(30), tokens=400).batches, key=lambda batch: batch.mask.numel())
@@ -82,3 +84,13 @@ def test_unknown_kinds_and_poolings_are_refused():
     config = BertConfig(vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     with pytest.raises(UnsupportedModel, match=r"a BertForNextSentencePrediction: unknown kind .*ForMaskedLM"):
         kind_of(BertForNextSentencePrediction(config))
+
+
+def test_a_causal_label_belongs_to_the_position_before_it():
+    model = zoo.build("llama")
+    batch = zoo.batches(model)[0]
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[:, 5:8] = batch["input_ids"][:, 5:8]
+    sample = regroup(examples_of([{**batch, "labels": labels}]), tokens=1000, pad_id=1, device=torch.device("cpu"))
+    rows = kind_of(model).read(model(**sample.batches[0].inputs), sample.batches[0])
+    assert sorted(set(rows.position.tolist())) == [4, 5, 6]

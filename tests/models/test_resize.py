@@ -3,6 +3,7 @@ import copy
 import pytest
 import tiny
 import torch
+import zoo
 
 from kprune.models.hooks import masked
 from kprune.models.resize import PassThrough, columns_of, keep_first, shrink
@@ -124,3 +125,17 @@ def test_surgery_keeps_trainability_and_mode():
 def test_columns_belong_to_the_kept_units():
     assert columns_of(torch.tensor([True, False, True]), 2).tolist() == [0, 1, 4, 5]
     assert columns_of(torch.zeros(3, dtype=torch.bool), 4).tolist() == []
+
+
+@pytest.mark.parametrize(("first", "second"), [("eager", "sdpa"), ("sdpa", "eager")])
+def test_a_layer_with_its_own_counts_follows_the_models_config(first, second):
+    """Phi-3 reads its heads from the config: a pruned layer sees later changes of everything else in it."""
+    model = zoo.build("phi3")
+    model.set_attn_implementation(first)
+    shrink(find(model)[0], torch.tensor([True, False]))
+    batch = zoo.batches(model)[0]
+    for copied in (model, copy.deepcopy(model)):
+        with torch.no_grad():
+            expected = copied(**batch).logits
+            copied.set_attn_implementation(second)
+            torch.testing.assert_close(copied(**batch).logits, expected, rtol=1e-4, atol=1e-4)

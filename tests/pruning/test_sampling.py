@@ -5,6 +5,7 @@ import logging
 import pytest
 import tiny
 import torch
+import zoo
 from transformers import PreTrainedModel
 
 from kprune import KpruneError, PruneConfig, prune
@@ -97,3 +98,15 @@ def test_a_poor_sample_gets_a_warning_with_the_figure(examples, times, warnings,
 def test_inputs_that_do_not_fit_the_model_are_refused(ids, message):
     with pytest.raises(KpruneError, match=message):
         prune(tiny.tiny_model(), [{"input_ids": ids}], reduction=0.5)
+
+
+def test_lengths_of_sounds_do_not_depend_on_layer_drop():
+    model = zoo.build("wav2vec2", layerdrop=0.9).train()
+    for _ in range(3):
+        assert prune(model, zoo.batches(model, count=4), reduction=0.3, align=1, ridge=1e-2).examples == 24
+
+
+def test_images_may_be_bfloat16():
+    model = zoo.build("vit").bfloat16()
+    batches = [{name: value.bfloat16() for name, value in batch.items()} for batch in zoo.batches(model, count=4)]
+    assert prune(model, batches, reduction=0.3, align=1, ridge=1e-2).examples == 24

@@ -186,9 +186,8 @@ class Source:
         self.require_checkpoint()
         config = self.load_config()
         with reading(self.encoder):
-            family_of(config)  # raises for an unsupported family before any weight is read
             record_of(config)
-            self._require_layers(config)
+            self._require_layers(config)  # raises for an unsupported family, too, before any weight is read
             self._require_shapes(self.class_of(config), config)
         return self.load_weights(config)
 
@@ -222,7 +221,8 @@ class Source:
     def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The model class that the config names, or the bare encoder's class."""
         name = config.architectures[0] if config.architectures else ""
-        if not name or (self.is_sentence_transformer and self._transformer_task() == "feature-extraction"):
+        is_embedder = self.is_sentence_transformer and self._transformer_task() == "feature-extraction"
+        if not name or (is_embedder and not name.endswith("EncoderModel")):
             return cast(type[PreTrainedModel], MODEL_MAPPING[type(config)])
         found = getattr(transformers, name, None)
         if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from kprune.models.outputs import POOLINGS_OF
 from kprune.models.passes import run
 
 SECOND = 16_000
@@ -26,17 +27,19 @@ Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
 
 
 def output_names(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[str]:
-    """Names of a model's outputs, in order; a bare encoder's pooler output is left out."""
+    """Names of a model's outputs, in order; a pooler output is left out unless it is the usual embedding."""
     with torch.no_grad():
         outputs = run(model, inputs)
     names = [name for name, value in outputs.items() if isinstance(value, Tensor)]
-    return [name for name in names if name != "pooler_output" or len(names) == 1]
+    is_embedding = POOLINGS_OF.get(model.config.model_type) == "pooler"
+    return [name for name in names if name != "pooler_output" or is_embedding or len(names) == 1]
 
 
 def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, Any]:
     """The inputs that a graph reads, as numpy arrays; an input that is not given, such as segments, is zero."""
     missing = {name: torch.zeros_like(inputs["input_ids"]) for name in names if name not in inputs}
-    return {name: {**inputs, **missing}[name].cpu().numpy() for name in names}
+    given = {**inputs, **missing}
+    return {name: given[name].cpu().numpy() for name in names}
 
 
 def example_inputs(name: str, config: PreTrainedConfig, examples: int) -> dict[str, Tensor]:
@@ -64,6 +67,7 @@ def served_model(model: PreTrainedModel, graph: Run, outputs: list[str]) -> PreT
         return ModelOutput(zip(outputs, graph(tensors), strict=True))
 
     served.forward = forward
+    setattr(served, "get_encoder", lambda: served)  # noqa: B010  # what is called if a decoder follows
     return served
 
 

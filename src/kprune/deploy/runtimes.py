@@ -63,13 +63,14 @@ class Runtime:
         import torch
 
         from kprune.deploy.graphs import output_names
+        from kprune.models.outputs import runs_encoder_only
 
         names = output_names(model, inputs)
-        forward: Any = model
+        forward: Any = model.get_encoder() if runs_encoder_only(model) else model
         if self.compiles:
             limits: Any = torch._dynamo.config
             limits.recompile_limit = max(limits.recompile_limit, MIN_RECOMPILE_LIMIT)
-            forward = torch.compile(model)
+            forward = torch.compile(forward)
 
         @torch.inference_mode()
         def run(inputs: Mapping[str, Tensor]) -> list[Tensor]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from kprune.checkpoints.processors import load_reader
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import Test
@@ -15,6 +16,7 @@ from kprune.evaluation.evaluator import Evaluation, check_compatible
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.preparation import Prepared, as_read_by, length_limit
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
+from kprune.models.families import family_of
 from kprune.models.outputs import QUESTION_ANSWERING, kind_of
 
 STOCK_TEXTS = 1000
@@ -34,15 +36,16 @@ def export_checkpoint(
     _require_consistent(data)
     named = data.test(data.split) if _names_data(data) else None  # wrong data are noticed before weights are loaded
     model = source.load()
-    test = named or (_stock_test(model, source) if int8 else None)
+    reads_text = family_of(model.config).inputs == "input_ids"
+    test = named or (_stock_test(model, source) if int8 and reads_text else None)
     if test is not None:
         test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
-        check_compatible(model, source.load_tokenizer(), test, pooling=source.pooling)
+        check_compatible(model, load_reader(source), test, pooling=source.pooling)
     exported = export(source, folder, to=to, int8=int8, overwrite=overwrite, model=model)
     if test is None:
         return exported, None
     limit = length_limit(source, data.max_length)
-    prepared = Prepared(source, model, source.load_tokenizer(), [], test, limit)
+    prepared = Prepared(source, model, load_reader(source), [], test, limit)
     graph = exported.model(model)
     return exported, evaluate_models(graph, prepared, test, against=model, show_progress=show_progress)
 

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kprune.models.families import family_of
-from kprune.models.sublayer import find
+from kprune.models.sublayer import BiasOnly, find
 
 
 def to_canonical(model: PreTrainedModel) -> None:
@@ -62,7 +62,7 @@ def _fold_output_scales(model: PreTrainedModel) -> None:
             continue
         owner, _, name = path.rpartition(".")
         for module, attribute, value in (
-            (consumer, "weight", consumer.weight * scale[:, None]),
+            (consumer, "weight", None if isinstance(consumer, BiasOnly) else consumer.weight * scale[:, None]),
             (consumer, "bias", None if consumer.bias is None else consumer.bias * scale),
             (sublayer.layer.get_submodule(owner), name, torch.ones_like(scale)),
         ):

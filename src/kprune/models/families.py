@@ -27,7 +27,7 @@ from kprune.models.rows_encoders import (
     T5,
     UMT5,
 )
-from kprune.models.rows_vision_and_speech import CLIP_TEXT, CLIP_VISION, DINOV2, SIGLIP_TEXT, VIT, WAV2VEC2, WHISPER
+from kprune.models.rows_vision_and_speech import CLIP_TEXT, CLIP_VISION, DINOV2, VIT, WAV2VEC2, WHISPER
 
 FAMILIES: dict[str, Family] = {
     "bert": BERT,
@@ -70,7 +70,6 @@ FAMILIES: dict[str, Family] = {
     "clip_vision_model": CLIP_VISION,
     "clip_text_model": CLIP_TEXT,
     "siglip_vision_model": CLIP_VISION,
-    "siglip_text_model": SIGLIP_TEXT,
     "whisper": WHISPER,
     "wav2vec2": WAV2VEC2,
     "hubert": WAV2VEC2,
@@ -89,7 +88,7 @@ TESTED_KINDS: dict[str, tuple[str, ...]] = {
     "gemma3_text": ("causal language model", "embedding"),
     "t5": ("embedding", "token classification"),
     **dict.fromkeys(("mt5", "umt5", "clip_vision_model", "clip_text_model"), ("embedding",)),
-    **dict.fromkeys(("siglip_vision_model", "siglip_text_model"), ("embedding",)),
+    "siglip_vision_model": ("embedding",),
     **dict.fromkeys(("vit", "deit", "dinov2"), ("image classification", "embedding")),
     "whisper": ("encoder states", "sound classification"),
     **dict.fromkeys(("wav2vec2", "hubert"), ("speech recognition", "sound classification", "embedding")),
@@ -107,7 +106,8 @@ REFUSED = {
     "albert": "one layer's weights serve all its layers, and kprune prunes each layer on its own; use a BERT model",
     "olmo2": "its query and key norms span all heads, so that no head can be removed exactly; use another decoder",
     "clip": _TOWERS.format("CLIP"),
-    "siglip": _TOWERS.format("Siglip"),
+    "siglip": "it has two encoders; load SiglipVisionModel from it, and save that",
+    "siglip_text_model": "its embedding is read at a padding token, and kprune reads no padding; use a CLIP text model",
 }
 """Why a family cannot be pruned, and what to use instead."""
 
@@ -116,7 +116,8 @@ def family_of(config: PreTrainedConfig) -> Family:
     """The row of a model's config: the one in its pruning record, or by `model_type` and the attributes it requires."""
     model_type = config.model_type
     if model_type in REFUSED:
-        raise UnsupportedModel(f"cannot prune an {model_type!r} model: {REFUSED[model_type]}.")
+        article = "an" if model_type[0] in "aeiou" else "a"
+        raise UnsupportedModel(f"cannot prune {article} {model_type!r} model: {REFUSED[model_type]}.")
     row = _recorded(config) or FAMILIES.get(model_type) or REGISTERED.get(model_type)
     if row is None:
         raise UnsupportedModel(
@@ -137,9 +138,8 @@ def family_of(config: PreTrainedConfig) -> Family:
 
 
 def has_row(config: PreTrainedConfig) -> bool:
-    """Whether the table, a pruning record or a check in this process has a row for the model type."""
-    model_type = config.model_type
-    return model_type in FAMILIES or model_type in REGISTERED or _recorded(config) is not None
+    """Whether the table or a pruning record has a row for the model; a row that another model got is not enough."""
+    return config.model_type in FAMILIES or _recorded(config) is not None
 
 
 def _recorded(config: PreTrainedConfig) -> Family | None:

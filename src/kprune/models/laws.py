@@ -18,7 +18,7 @@ from kprune.errors import UnsupportedModel
 from kprune.maths.flops import unit_flops
 from kprune.models.batches import Batch
 from kprune.models.hooks import masked, on_features, on_residual
-from kprune.models.outputs import OutputKind
+from kprune.models.outputs import OutputKind, runs_encoder_only
 from kprune.models.passes import advance, call, embed, forward, pass_attention, pass_layer, replayed, watch
 from kprune.models.pruned_shape import dense_units
 from kprune.models.resize import shrink
@@ -276,6 +276,30 @@ def check_flops(model: PreTrainedModel, batch: Batch) -> None:
             )
 
 
+@torch.no_grad()
+def check_cache(model: PreTrainedModel, kind: OutputKind, batch: Batch) -> None:
+    """Law: with a key/value cache, the second half of an input gives what the whole input gives.
+
+    Only decoders have a cache. The lowest attention is emptied, because its cache entry counts the tokens.
+    """
+    ids = batch.inputs.get("input_ids")
+    is_text = ids is not None and not runs_encoder_only(model)
+    cached = getattr(model.base_model(ids[:1]), "past_key_values", None) if is_text and ids is not None else None
+    if (cached is not None) != find(model)[0].family.has_cache:
+        raise LawBroken(f"the row's has_cache is not true: the model returns {type(cached).__name__}; correct it.")
+    if cached is None or ids is None:
+        return
+    small = copy.deepcopy(model)
+    lowest = find(small)[0]
+    shrink(lowest, torch.zeros(lowest.units, dtype=torch.bool))
+    row = ids[batch.mask.all(1)][:1] if bool(batch.mask.all(1).any()) else ids[:1, : int(batch.mask[0].sum())]
+    middle = row.shape[1] // 2
+    first = small.base_model(row[:, :middle], use_cache=True)
+    second = small.base_model(row[:, middle:], past_key_values=first.past_key_values, use_cache=True)
+    whole = small.base_model(row, use_cache=False).last_hidden_state[:, middle:]
+    require_close("a pass in two parts with a cache is not the whole pass", second.last_hidden_state, whole)
+
+
 def _counted_flops(model: PreTrainedModel, batch: Batch) -> int:
     counter = FlopCounterMode(display=False)
     with counter:
@@ -291,6 +315,7 @@ LAWS: dict[str, Law] = {
     "targets": lambda model, kind, batch: check_targets(model, batch),
     "removal": check_removal,
     "FLOPs": lambda model, kind, batch: check_flops(model, batch),
+    "cache": check_cache,
 }
 """Every law, by name, in the order in which they are checked."""
 

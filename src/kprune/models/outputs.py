@@ -85,13 +85,28 @@ def _tokens(outputs: Any, batch: Batch) -> Prediction:
     return _token_rows(outputs.logits, batch, batch.mask)
 
 
-def _vocabulary(outputs: Any, batch: Batch) -> Prediction:
-    return vocabulary_rows(outputs, batch, torch.arange(batch.mask.shape[1], device=batch.mask.device))
+def _all_positions(batch: Batch) -> Tensor:
+    return torch.arange(batch.mask.shape[1], device=batch.mask.device)
 
 
-def vocabulary_rows(outputs: Any, batch: Batch, positions: Tensor) -> Prediction:
-    """A row for each predicted token at some positions; `outputs` have logits of these positions only."""
-    chosen = batch.mask if batch.predicted is None else batch.predicted
+def _masked_tokens(outputs: Any, batch: Batch) -> Prediction:
+    return _vocabulary(outputs, batch, _all_positions(batch), batch.predicted)
+
+
+def _next_tokens(outputs: Any, batch: Batch) -> Prediction:
+    return next_token_rows(outputs, batch, _all_positions(batch))
+
+
+def next_token_rows(outputs: Any, batch: Batch, positions: Tensor) -> Prediction:
+    """A causal model's rows at some positions; `outputs` have logits of these only. Labels belong to the next token."""
+    predicted = batch.predicted
+    if predicted is not None:
+        predicted = torch.nn.functional.pad(predicted[:, 1:], (0, 1))
+    return _vocabulary(outputs, batch, positions, predicted)
+
+
+def _vocabulary(outputs: Any, batch: Batch, positions: Tensor, predicted: Tensor | None) -> Prediction:
+    chosen = batch.mask if predicted is None else predicted
     per_example = chosen.sum(1).clamp(min=1)
     row, place = chosen[:, positions].nonzero(as_tuple=True)
     return Prediction(
@@ -120,7 +135,7 @@ POOLINGS = ("mean", "cls", "max", "lasttoken", "pooler")
 POOLINGS_OF = {
     **dict.fromkeys(("vit", "deit"), "cls"),
     **dict.fromkeys(("dinov2", "clip_vision_model", "siglip_vision_model"), "pooler"),
-    **dict.fromkeys(("clip_text_model", "siglip_text_model"), "pooler"),
+    "clip_text_model": "pooler",
 }
 """The usual pooling of bare models by model type; the mean of all others."""
 
@@ -155,8 +170,8 @@ REGRESSION = OutputKind("regression", False, _classes)
 QUESTION_ANSWERING = OutputKind("question answering", True, _span)
 TOKEN_CLASSIFICATION = OutputKind("token classification", True, _tokens)
 CTC = OutputKind("speech recognition", True, _tokens)
-MASKED_LM = OutputKind("masked language model", True, _vocabulary, is_vocabulary=True)
-CAUSAL_LM = OutputKind("causal language model", True, _vocabulary, is_vocabulary=True)
+MASKED_LM = OutputKind("masked language model", True, _masked_tokens, is_vocabulary=True)
+CAUSAL_LM = OutputKind("causal language model", True, _next_tokens, is_vocabulary=True)
 ENCODER_STATES = OutputKind("encoder states", False, _states)
 
 CLASSIFIERS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")

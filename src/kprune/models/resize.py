@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from operator import attrgetter
 from typing import Any
 
@@ -43,6 +42,18 @@ class PassThrough(nn.Module):
         if self.consumer_name is not None:
             hidden_states = self.get_submodule(self.consumer_name)(hidden_states)
         return hidden_states if self.returns == 1 else (hidden_states, *[None] * (self.returns - 1))
+
+
+class LayerConfig:
+    """A layer's view of the config that all layers share: its own counts, and everything else from there."""
+
+    def __init__(self, shared: PreTrainedConfig) -> None:
+        self.shared = shared
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "shared" or name.startswith("__"):  # not there yet while a copy is made
+            raise AttributeError(name)
+        return getattr(self.shared, name)
 
 
 def columns_of(keep: Tensor, width: int) -> Tensor:
@@ -118,8 +129,8 @@ def _rewrite_counts(sublayer: Sublayer, units: int) -> None:
     for path, counted in sublayer.block.counts:
         owner_path, _, attribute = path.rpartition(".")
         owner = attrgetter(owner_path)(sublayer.layer)
-        if isinstance(owner, PreTrainedConfig):  # all layers share it: this one gets a copy
-            owner = copy.copy(owner)
+        if isinstance(owner, PreTrainedConfig):  # all layers share it
+            owner = LayerConfig(owner)
             module_path, _, name = owner_path.rpartition(".")
             setattr(sublayer.layer.get_submodule(module_path), name, owner)
         setattr(owner, attribute, values[counted])

@@ -63,8 +63,7 @@ CLIP_VISION = replace(
         "ffn": replace(VIT.blocks["ffn"], residual_input="layer_norm2"),
     },
 )
-SIGLIP_TEXT = replace(CLIP_VISION, inputs="input_ids", positions="max_position_embeddings")
-CLIP_TEXT = replace(SIGLIP_TEXT, causal=True)
+CLIP_TEXT = replace(CLIP_VISION, inputs="input_ids", positions="max_position_embeddings", causal=True)
 
 WHISPER = Family(
     layers="encoder.layers",
@@ -112,7 +111,7 @@ _WAV2VEC2_PRE_NORM = Family(
     embeddings="feature_extractor",
     inputs="input_values",
     positions=None,
-    requires={"adapter_attn_dim": None, "use_weighted_layer_sum": False},
+    requires={"adapter_attn_dim": None, "add_adapter": False, "use_weighted_layer_sum": False},
     blocks={
         "attention": replace(_WAV2VEC2_ATTENTION, residual_input="layer_norm"),
         "ffn": replace(_WAV2VEC2_FFN, residual_input="final_layer_norm"),

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kprune.config import PruneConfig
 from kprune.errors import KpruneError
 from kprune.models.batches import Batch
-from kprune.models.outputs import vocabulary_rows
+from kprune.models.outputs import next_token_rows
 from kprune.models.passes import forward_and_top, forward_to_top, has_partial_head, head_at
 from kprune.models.sublayer import Sublayer
 from kprune.pruning.criteria import Accumulation, Criterion, not_finite
@@ -97,7 +97,7 @@ def backpropagate(
         if is_teacher:
             predictions.record_top(number, top.detach())
         for positions in _position_chunks(batch, student.config.vocab_size):
-            student_part = vocabulary_rows(head_at(student, batch, leaf, positions), batch, positions)
+            student_part = next_token_rows(head_at(student, batch, leaf, positions), batch, positions)
             teacher_part = student_part.detach() if is_teacher else predictions.part(number, positions)
             criterion.objective(kind, student_part, teacher_part, config, batch.labels).backward()
         top.backward(leaf.grad)

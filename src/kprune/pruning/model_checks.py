@@ -76,6 +76,10 @@ def _require_layer_count(model: PreTrainedModel) -> None:
     names = [name for name, _ in model.base_model.named_modules() if name.startswith(layers)]
     present = len({name.removeprefix(layers).partition(".")[0] for name in names})
     declared = model.config.num_hidden_layers
+    if not present:
+        raise UnsupportedModel(
+            f"a {type(model).__name__} has no layers at {layers[:-1]!r}; load the class that has the encoder."
+        )
     if present != declared:
         raise UnsupportedModel(
             f"the model has {present} layers, and its config declares {declared}; "

@@ -56,9 +56,9 @@ def prune(
     run: RunConfig | None = None,
     **options: Any,
 ) -> Pruned:
-    """A smaller copy of `model`, without `reduction` of its encoder's FLOPs, its remaining weights refitted.
+    """A smaller copy of `model`, without `reduction` of its layers' FLOPs, its remaining weights refitted.
 
-    `batches` are a tokenizer's output for raw text; labels are not needed. The model itself does not change.
+    `batches` are the output of a tokenizer or a processor; labels are not needed. The model itself does not change.
 
     Options are fields of `PruneConfig` and `RunConfig`, as objects or as keywords: `prune(model, batches,
     reduction=0.6, checkpoint="folder")`. A field that is None takes the default of its criterion. A sample with fewer
@@ -107,9 +107,9 @@ class Pruner:
         kind = kind_of(model, pooling=self.config.pooling)
         require_finite_weights(model)
         self.model = model
-        sample = sample_for(model, kind, ordinary_batches(batches), self.config)
-        require_enough(sample, sublayers, self.requested.ridge)
         teacher = teacher_of(model)
+        sample = sample_for(teacher, kind, ordinary_batches(batches), self.config)
+        require_enough(sample, sublayers, self.requested.ridge)
         warn_of_uniform_text(teacher, sample)
         self._given = sample
         predictions = TeacherPredictions(teacher, kind, sample, offload=self.run_config.offload)

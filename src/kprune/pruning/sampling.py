@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -71,7 +72,8 @@ def _distinct_lengths(examples: Sequence[Example], kind: OutputKind) -> list[int
         ids, labels = example[inputs], example.get("labels")
         if kind.is_vocabulary and labels is not None and labels.shape == ids.shape:
             ids = ids.where(labels == -100, labels)
-        lengths[ids.numpy().tobytes()] = int(example["attention_mask"].bool().sum())
+        values = ids.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        lengths[values] = int(example["attention_mask"].bool().sum())
     return list(lengths.values())
 
 

@@ -20,7 +20,7 @@ from kprune.models.batches import Sample
 from kprune.models.canonical import to_canonical
 from kprune.models.families import family_of
 from kprune.models.first_token import first_token_only
-from kprune.models.outputs import OutputKind, Prediction, vocabulary_rows
+from kprune.models.outputs import OutputKind, Prediction, next_token_rows
 from kprune.models.passes import advance, forward, forward_and_top, forward_to_top, head_at, pass_layer
 from kprune.models.sublayer import Sublayer, find
 from kprune.runtime.tensor_store import TensorStore, open_store
@@ -32,8 +32,9 @@ def teacher_of(model: PreTrainedModel) -> PreTrainedModel:
     is_coarse = any(t.is_floating_point() and t.element_size() < 4 for t in tensors)
     shared = {} if is_coarse else {id(t): t for t in tensors}
     teacher: PreTrainedModel = copy.deepcopy(model, shared).eval()
+    teacher = teacher.float() if is_coarse else teacher
     to_canonical(teacher)
-    return teacher.float() if is_coarse else teacher
+    return teacher
 
 
 class TeacherPredictions:
@@ -78,7 +79,7 @@ class TeacherPredictions:
         batch = self.sample.batches[number]
         if not self._is_known(number):
             self.record_top(number, forward_to_top(self.teacher, batch))
-        return vocabulary_rows(head_at(self.teacher, batch, self._streams[number], positions), batch, positions)
+        return next_token_rows(head_at(self.teacher, batch, self._streams[number], positions), batch, positions)
 
     @torch.no_grad()
     def __getitem__(self, number: int) -> Prediction:
