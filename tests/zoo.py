@@ -135,7 +135,9 @@ def build(name: str, kind: str | None = None, **changes: Any) -> PreTrainedModel
     entry = ZOO[name]
     kind = kind or entry.kinds[0]
     head = OTHER_HEADS.get(kind) or HEADS.get(kind, (None, {}))
-    common = {"vocab_size": 99, "max_position_embeddings": 66, "pad_token_id": 1, **head[1]}
+    common: dict[str, Any] = {"vocab_size": 99, "max_position_embeddings": 66, "pad_token_id": 1, **head[1]}
+    if "image_size" in entry.config:  # real configs of images have none of these
+        common = head[1]
     config = AutoConfig.for_model(name.partition("/")[0], **{**common, **entry.config, **changes})
     torch.manual_seed(0)
     if kind in entry.classes:

@@ -4,11 +4,15 @@ import shutil
 
 import pytest
 import tiny
+import torch
+import zoo
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, CLIPConfig, CLIPModel, CLIPTextModel, CLIPVisionModel
 from uneven_model import BATCHES, change_record, uneven_result
 
 import kprune
+from kprune import prune
+from kprune.checkpoints.source import Source
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +57,19 @@ def test_a_missing_weight_is_not_made_up_in_silence(folder, capfd):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(kprune.KpruneError, match=f"{name}.* is missing"):
         AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_a_tower_of_clip_is_pruned_saved_and_loaded(tmp_path):
+    """As the refusal of a whole CLIP model advises; transformers saves such a tower under its name in the whole."""
+    text = {**zoo.SIZES, "vocab_size": 99, "max_position_embeddings": 66, "eos_token_id": 2}
+    config = CLIPConfig(text_config=text, vision_config=zoo.IMAGE, projection_dim=16)
+    CLIPModel(config).save_pretrained(tmp_path / "whole")
+    for tower in (CLIPTextModel, CLIPVisionModel):
+        tower.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "tower")
+        model = Source(tmp_path / "tower").load()
+        inputs = zoo.batches(model, count=8)
+        small = prune(model, inputs, reduction=0.4, align=1, ridge=1e-2, pooling="pooler").model
+        small.save_pretrained(tmp_path / tower.__name__)
+        loaded = Source(tmp_path / tower.__name__).load()
+        with torch.no_grad():
+            assert torch.equal(loaded(**inputs[0]).pooler_output, small(**inputs[0]).pooler_output)

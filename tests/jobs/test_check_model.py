@@ -62,6 +62,7 @@ def pruned(unlisted, tmp_path_factory):
     options = ("--text", text, "--reduction", 0.6, "--tokens", 1500, "--align", 1)
     result = kprune("prune", unlisted, folder / "small", *options)
     assert result.exit_code == 0, result.output
+    REGISTERED.clear()  # tests begin as a process that has never seen the model type
     return result.output, folder / "small"
 
 
@@ -217,3 +218,10 @@ def test_a_row_is_checked_on_every_model_of_its_type():
     package.prune(plain, batches, reduction=0.5, ridge=1e-3, align=4)
     with pytest.raises(UnsupportedModel, match=r"X \+ Sub\(X\)"):
         package.prune(scaled, batches, reduction=0.5, ridge=1e-3, align=4)
+
+
+def test_a_pruned_model_without_a_row_is_compared_with_its_dense_model(pruned, unlisted, tmp_path):
+    write_text(tmp_path / "text.txt", 20)
+    result = kprune("evaluate", pruned[1], "--against", unlisted, "--text", tmp_path / "text.txt", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["fidelity"][0]["name"] == "agreement"

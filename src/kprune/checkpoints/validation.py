@@ -16,6 +16,9 @@ from transformers.core_model_loading import PrefixChange, revert_weight_conversi
 from kprune.errors import BadCheckpoint
 from kprune.models.families import family_of
 
+TOWERS = ("text_model.", "vision_model.")
+"""Prefixes under which transformers saves the towers of CLIP."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 """Tensor shapes by tensor name."""
 
@@ -48,10 +51,10 @@ def require_same_layers(model: PreTrainedModel, shapes: Shapes, declared_by: str
     prefix = model.base_model_prefix + "."
     expected = _expected_shapes(model, shapes)
     layers = _layers_prefix(model, expected)
-    in_layers = {name: shape for name, shape in expected.items() if name.removeprefix(prefix).startswith(layers)}
-    bare_names = {name.removeprefix(prefix) for name in in_layers}
+    in_layers = {name: shape for name, shape in expected.items() if _bare(name, prefix).startswith(layers)}
+    bare_names = {_bare(name, prefix) for name in in_layers}
     for name in shapes:
-        bare = name.removeprefix(prefix)
+        bare = _bare(name, prefix)
         if bare.startswith(layers) and bare not in bare_names:
             raise BadCheckpoint(
                 f"the weights hold {name}, which {declared_by} removes: "
@@ -114,7 +117,7 @@ def renames_weights(config: PreTrainedConfig) -> bool:
 def _layers_prefix(model: PreTrainedModel, expected: Mapping[str, tuple[int, ...]]) -> str:
     """The path of the list of layers, by the names that the files use."""
     layers, prefix = family_of(model.config).layers + ".", model.base_model_prefix + "."
-    bare = [name.removeprefix(prefix) for name in expected]
+    bare = [_bare(name, prefix) for name in expected]
     if any(name.startswith(layers) for name in bare):
         return layers
     numbered = (re.match(r"(.*?\.?(?:layers?|blocks?|h)\.)\d+\.", name) for name in bare)
@@ -133,6 +136,16 @@ def _missing(name: str) -> BadCheckpoint:
     return BadCheckpoint(f"{name} is missing from the weights; restore the whole folder.")
 
 
+def _bare(name: str, prefix: str) -> str:
+    """The name without the prefix of a model with a head, or of a tower that was loaded from a model with two."""
+    bare = name.removeprefix(prefix)
+    for tower in TOWERS:
+        bare = bare.removeprefix(tower)
+    return bare
+
+
 def _shape_of(name: str, shapes: Shapes, prefix: str) -> tuple[int, ...] | None:
     # A bare encoder has names without the prefix, a model with a head has it; each loads into the other.
-    return shapes.get(name) or shapes.get(name.removeprefix(prefix)) or shapes.get(prefix + name)
+    bare = _bare(name, prefix)
+    names = (name, bare, prefix + name, *(tower + bare for tower in TOWERS))
+    return next((shapes[each] for each in names if each in shapes), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,10 @@ from kprune.deploy.graphs import Run, example_inputs, graph_files, output_names,
 from kprune.deploy.targets import require_installed, start, target_named, write
 from kprune.errors import KpruneError
 from kprune.models.families import family_of
+from kprune.models.outputs import runs_encoder_only
 from kprune.models.passes import run as run_model
+
+log = logging.getLogger(__name__)
 
 TOLERANCE = 1e-4
 """Largest accepted difference between a float32 graph and torch, for outputs of size 1 or less."""
@@ -72,6 +76,10 @@ def export(
     require_apart(source, folder)
     model = _in_float32(source.load() if model is None else model)
     batches = _inputs(source, model, texts)
+    title = source.title
+    if runs_encoder_only(model):
+        title = f"the encoder of {title}"
+        log.warning("only %s is exported: graphs hold no decoder", title)
     outputs = output_names(model, batches[0])
     checked = sum(len(next(iter(batch.values()))) for batch in batches)
     with staged_folder(folder, overwrite=overwrite) as staging:
@@ -84,7 +92,7 @@ def export(
         before = sum(each.stat().st_size for each in source.encoder.glob("*.safetensors"))
         after = sum(each.stat().st_size for each in graph_files(file))
         card = graph_card(
-            source.title,
+            title,
             folder=source.encoder_path,
             target=target,
             int8=int8,

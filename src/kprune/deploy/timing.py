@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from kprune.deploy.graphs import example_inputs
 from kprune.errors import KpruneError
 from kprune.models.families import family_of, max_positions
 
@@ -107,8 +106,11 @@ def bind_inputs(run: Callable[[Mapping[str, Tensor]], object], inputs: Mapping[s
 def random_inputs(config: PreTrainedConfig, batch: int, length: int, device: torch.device) -> dict[str, Tensor]:
     """Inputs of one shape without padding; the choice of tokens does not affect the time."""
     name = family_of(config).inputs
-    if name != "input_ids":  # images and sounds have a size of their own
-        return {key: value.to(device) for key, value in example_inputs(name, config, batch).items()}
+    if name != "input_ids":
+        raise KpruneError(
+            f"a {config.model_type!r} model reads {name}, and times are of texts of {batch} × {length} tokens; "
+            "time it in your own code."
+        )
     limit = max_positions(config)
     if length > limit:
         raise KpruneError(

@@ -42,7 +42,7 @@ class PredictionRun:
         self.batches = regroup(
             examples,
             tokens=self.batch_tokens(),
-            pad_id=models[0].config.pad_token_id or 0,
+            pad_id=getattr(models[0].config, "pad_token_id", None) or 0,
             device=models[0].device,
             most_padding=MAX_PADDING,
         ).batches

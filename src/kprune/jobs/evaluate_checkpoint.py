@@ -10,6 +10,7 @@ from kprune.data.processing import MediaReader
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
+from kprune.jobs.check_model import ensure_row
 from kprune.jobs.preparation import Prepared, as_read_by, length_limit, with_padding
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
 from kprune.models.outputs import kind_of
@@ -29,6 +30,8 @@ def evaluate_checkpoint(
     if against is not None:
         require_same_inputs(source, against)
     source.warn_of_unread_modules()
+    for each in (source, *([against] if against else [])):
+        ensure_row(each, [])
     tokenizer = load_reader(source)
     model = with_padding(on_device(source.load(), device), tokenizer)
     test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)

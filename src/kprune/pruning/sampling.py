@@ -45,7 +45,8 @@ def sample_for(
     tokens = activation_bytes(config, model.num_parameters()) // (4 * per_token)
     # Several batches per process balance the load; one process uses the batches of two, for equal results.
     tokens = min(tokens, sum(len(example["attention_mask"]) for example in examples) // (4 * max(world_size(), 2)))
-    sample = regroup(examples, tokens=tokens, pad_id=model.config.pad_token_id or 0, device=model.device)
+    pad_id = getattr(model.config, "pad_token_id", None) or 0  # configs of images have none
+    sample = regroup(examples, tokens=tokens, pad_id=pad_id, device=model.device)
     distinct = _distinct_lengths(examples, kind)
     sample = replace(sample, distinct_examples=len(distinct), distinct_tokens=sum(distinct))
     if world_size() == 1:
