@@ -112,3 +112,18 @@ def test_chunks_remove_as_many_at_a_time():
     first = BrainSurgeon(gram, weight, 1, ridge=1e-4).costs().argsort()[:4]
     assert set(by_four.argsort()[:4].tolist()) == set(first.tolist())
     assert set(one_by_one.argsort()[:4].tolist()) != set(by_four.argsort()[:4].tolist())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_heads_of_grouped_queries_are_wide_and_their_costs_do_not_depend_on_threads(threads):
+    """A key/value head of three queries has 192 features; torch's LU solve fails there on two threads."""
+    width = 192
+    features, weight = problem(2, width, 3, seed=0, tokens=600)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        costs = BrainSurgeon(features.T @ features, weight, width, ridge=1e-13).costs()
+    finally:
+        torch.set_num_threads(before)
+    wanted = [refitted(features, weight, columns([1 - unit], width))[0] for unit in range(2)]
+    assert costs.tolist() == pytest.approx(wanted, rel=1e-5)
