@@ -3,9 +3,10 @@
     python benchmarks/tasks.py --model sst2=MODEL --model stsb=MODEL --model squad=MODEL --data DATA \
         --reduction 0.4 --reduction 0.6 --reduction 0.8 --tokens 25000 --out benchmarks/results/tasks.jsonl
 
-Samples are drawn from each task's train split by seed. Figures are on the whole validation split. A text file in the
-place of a task (`--model sentences.txt=MODEL`) compares outputs on held-out lines, without labels. The table is printed
-in Markdown. Each run adds a JSON line, with the share of its evaluation time in forward passes.
+Samples are drawn from each task's train split, or from the lines of `--sample`, by seed. Figures are on the whole
+validation split. A text file in the place of a task (`--model sentences.txt=MODEL`) compares outputs on held-out lines,
+without labels. `--method "kprune search=uniform"` changes settings. The table is printed in Markdown. Each run adds a
+JSON line, with the share of its evaluation time in forward passes, the kept units and the sample's errors.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +27,40 @@ from kprune.checkpoints.source import Source, fetch
 from kprune.data.tasks import TASKS
 from kprune.evaluation.metrics import Difference, Figure
 from kprune.jobs.data_options import DataOptions
+from kprune.jobs.grid import parse_method
 from kprune.jobs.preparation import prepare
 from kprune.jobs.prune_checkpoint import prune_checkpoint
 
 
 def runs_of(name: str, folder: str, options: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Evaluation]]:
-    """One line per reduction of one task's model."""
+    """One line per method and reduction of one task's model."""
     data = DataOptions(limit=options["limit"])
     is_text = name not in TASKS
     data = replace(data, text=name) if is_text else replace(data, task=name, table=options["data"])
     sample, test = data.sample_and_test(wants_test=True, seed=options["seed"])
+    if options["sample"]:
+        sample, _ = DataOptions(text=options["sample"]).sample_and_test(wants_test=False, seed=options["seed"])
     source = Source(fetch(folder))
     config = PruneConfig(seed=options["seed"], pooling=source.pooling)
     prepared = prepare(source, sample, test, config, tokens=options["tokens"], in_float32=True)
-    for reduction in options["reductions"]:
-        state = prune_checkpoint(prepared, replace(config, reduction=reduction))
+    for method, reduction in product(options["methods"], options["reductions"]):
+        method_name, settings = parse_method(method)
+        state = prune_checkpoint(prepared, replace(config, method=method_name, reduction=reduction, **settings))
         pruned, result = state.result, state.evaluation
         assert result is not None
         line = {
             "task": Path(name).name,
             "model": source.folder.name,
+            "method": method,
+            "sample": Path(options["sample"]).name if options["sample"] else "train",
             "reduction": reduction,
             "tokens": pruned.tokens,
             "prune_seconds": round(pruned.seconds, 1),
             "share_of_time_in_forward": round(result.forward_seconds / result.seconds, 4),
+            "kept": {
+                kind: [len(step.kept) for step in pruned.steps if step.kind == kind] for kind in ("attention", "ffn")
+            },
+            "errors": pruned.summary()["errors"],
             **result.as_json(),
         }
         yield line, result
@@ -80,6 +92,8 @@ def row(line: dict[str, Any], result: Evaluation) -> str:
 @click.option("--model", "models", multiple=True, required=True, metavar="TASK=FOLDER")
 @click.option("--data", help="Folder with the data sets.  [default: the hub]")
 @click.option("--reduction", "reductions", multiple=True, type=float, default=[0.4, 0.6, 0.8], show_default=True)
+@click.option("--method", "methods", multiple=True, default=["kprune"], show_default=True)
+@click.option("--sample", help="Text file to calibrate on.  [default: the task's train split]")
 @click.option("--tokens", default=25_000, show_default=True)
 @click.option("--limit", type=int, help="Validation rows.  [default: all]")
 @click.option("--seed", default=0, show_default=True)

@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 import tiny
+import torch
+import zoo
 from safetensors.torch import load_file, save_file
 from uneven_model import BATCHES, uneven_result
 
@@ -113,3 +115,18 @@ def test_a_graph_is_not_inspected(folder, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"")
     with pytest.raises(kprune.KpruneError, match="holds a graph, not a checkpoint; pass the folder"):
         inspect(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["vit", "deit", "dinov2", "siglip_vision_model", "whisper"])
+def test_a_dense_model_of_images_counts_its_patches(name, tmp_path):
+    model = zoo.build(name)
+    model.save_pretrained(tmp_path)
+    streams = []
+    hook = find(model)[0].layer.register_forward_pre_hook(
+        lambda module, args, kwargs: streams.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    with torch.no_grad(), hook:
+        (model.get_encoder() if name == "whisper" else model)(**zoo.batches(model)[0])
+    found = inspect(tmp_path)
+    assert found.length == streams[0].shape[1]
+    assert found.flops[0] == total_flops(find(model), found.length)

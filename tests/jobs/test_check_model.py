@@ -1,6 +1,7 @@
 """A model type without a row: checked, pruned, saved, and loaded in a process that has never seen it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +16,12 @@ from transformers import GraniteConfig, GraniteForCausalLM, RoFormerConfig, RoFo
 import kprune as package
 from kprune.checkpoints.inspection import inspect
 from kprune.checkpoints.source import Source
-from kprune.errors import BadCheckpoint, UnsupportedModel
+from kprune.errors import BadCheckpoint, NotFinite, UnsupportedModel
 from kprune.jobs.check_model import check_laws, sample_inputs
+from kprune.models import row_proof
 from kprune.models.families import FAMILIES, REFUSED, REGISTERED
 from kprune.models.laws import LAWS, LawBroken
+from kprune.models.proposal import propose
 
 LOAD = """
 import sys, torch, kprune
@@ -225,3 +228,99 @@ def test_a_pruned_model_without_a_row_is_compared_with_its_dense_model(pruned, u
     result = kprune("evaluate", pruned[1], "--against", unlisted, "--text", tmp_path / "text.txt", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["fidelity"][0]["name"] == "agreement"
+
+
+def test_every_command_proposes_a_row_for_a_dense_model(unlisted, pruned, tmp_path):
+    inspected = json.loads(kprune("inspect", unlisted, "--json").stdout)
+    assert (inspected["shape"]["dense_heads"], inspected["shape"]["heads"]) == (4, [4, 4, 4])
+    REGISTERED.clear()
+    exported = kprune("export", unlisted, tmp_path / "graph")
+    assert exported.exit_code == 0, exported.output
+    REGISTERED.clear()
+    options = ("--shape", "1x8", "--runtime", "torch", "--runtime", "onnxruntime", "--seconds", 0.01, "--json")
+    timed = kprune("bench", pruned[1], "--against", unlisted, *options)
+    assert timed.exit_code == 0, timed.output
+    small, dense = json.loads(timed.stdout)["timings"][:2]
+    assert small["flops_ratio"] > 2
+    assert dense["flops_ratio"] is None
+    REGISTERED.clear()
+    alone = kprune("bench", tmp_path / "graph", *options[:2], *options[4:])  # a graph has no weights, and needs no row
+    assert alone.exit_code == 0, alone.output
+
+
+def test_a_command_proposes_a_row_once(unlisted, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(row_proof, "propose", lambda *args, **options: calls.append(args) or propose(*args, **options))
+    text = write_text(tmp_path / "lines.txt", 120)
+    options = ("--text", text, "--reduction", 0.5, "--tokens", 1500, "--align", 1)
+    result = kprune("prune", unlisted, tmp_path / "small", *options)
+    assert result.exit_code == 0, result.output
+    assert len(calls) == 1
+
+
+def test_each_of_two_models_of_a_type_keeps_its_own_row(unlisted):
+    models = [RoFormerForSequenceClassification.from_pretrained(unlisted).eval() for _ in range(2)]
+    ids = torch.randint(100, 900, (48, 24), generator=torch.Generator().manual_seed(0))
+    rows = [package.check(model, [{"input_ids": ids}]) for model in models]
+    REGISTERED["roformer"] = replace(rows[0], causal=True)  # as another model of the type might have it
+    pruned = package.prune(models[0], [{"input_ids": ids}], reduction=0.5, ridge=1e-3, align=4)
+    assert "causal" not in pruned.model.config.quantization_config["family"]
+
+
+WRONG_ROWS = {
+    "the stream is read elsewhere": (("blocks", "ffn", "residual_input"), "attention"),
+    "another module makes the features": (("blocks", "attention", "module"), "attention.output"),
+    "no count is rewritten": (("blocks", "attention", "counts"), []),
+    "another stream": (("mid_stream",), None),
+    "other embeddings": (("embeddings",), "encoder"),
+    "parallel sublayers": (("is_parallel",), True),
+    "no such positions": (("positions",), "architectures"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_a_changed_row_of_a_pruned_folder_is_refused_by_prune(pruned, tmp_path, name):
+    (path, value), folder = WRONG_ROWS[name], tmp_path / "changed"
+    shutil.copytree(pruned[1], folder)
+    config = json.loads((folder / "config.json").read_text())
+    part = config["quantization_config"]["family"]
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    text = write_text(tmp_path / "lines.txt", 120)
+    options = ("--text", text, "--reduction", 0.5, "--tokens", 1500, "--align", 1)
+    result = kprune("prune", folder, tmp_path / "smaller", *options)
+    assert result.exit_code == 1, result.exception
+    assert "the record's 'family' does not describe the" in " ".join(result.stderr.split())
+    assert not (tmp_path / "smaller").exists()
+
+
+def test_a_pruned_folder_with_a_row_of_its_own_is_pruned_again(pruned, tmp_path):
+    text = write_text(tmp_path / "lines.txt", 120)
+    options = ("--text", text, "--reduction", 0.3, "--tokens", 1500, "--align", 1)
+    result = kprune("prune", pruned[1], tmp_path / "smaller", *options)
+    assert result.exit_code == 0, result.output
+    assert sum(inspect(tmp_path / "smaller").shape.neurons) < sum(inspect(pruned[1]).shape.neurons)
+
+
+def test_check_refuses_a_text_that_it_cannot_use(unlisted, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    result = kprune("check", unlisted, "--text", tmp_path / "empty.txt")
+    assert (result.exit_code, "has no lines with text" in " ".join(result.stderr.split())) == (1, True)
+    zoo.build("vit").save_pretrained(tmp_path / "vit")
+    text = write_text(tmp_path / "lines.txt", 10)
+    result = kprune("check", tmp_path / "vit", "--text", text)
+    assert result.exit_code == 2
+    assert "--text is for models of text, and vit reads images" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["bert", "roformer"])
+def test_check_names_a_weight_that_is_not_a_number(unlisted, tmp_path, name):
+    model = zoo.build("bert") if name == "bert" else RoFormerForSequenceClassification.from_pretrained(unlisted)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] = float("nan")
+    with pytest.raises(NotFinite, match=r"word_embeddings\.weight has NaN or infinite entries"):
+        package.check(model, [{"input_ids": torch.arange(10, 30).view(2, 10)}])
+    with pytest.raises(NotFinite, match=r"word_embeddings\.weight has NaN or infinite entries"):
+        package.prune(model, [{"input_ids": torch.arange(10, 30).view(2, 10)}], ridge=1e-3)

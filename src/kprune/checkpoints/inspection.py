@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.source import Source
+from kprune.models.example_inputs import fixed_length
 from kprune.models.pruned_shape import Record, apply, dense_units, record_of
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
@@ -47,6 +48,8 @@ class Inspection:
 def inspect(folder: str | Path, length: float | None = None) -> Inspection:
     """Shape and size of a checkpoint; FLOPs for `length` tokens, or else for the sample's mean length.
 
+    A dense model of images counts its patches, another dense model 128 tokens.
+
     Weights that are missing, or that do not fit the config and the record, are an error.
     """
     source = Source(folder)
@@ -55,9 +58,9 @@ def inspect(folder: str | Path, length: float | None = None) -> Inspection:
     record = record_of(config)
     source.require_weights(config)
     history = record["history"] if record else []
-    if length is None:
-        length = _mean_length(history)
     model_class = source.class_of(config)
+    if length is None:
+        length = _mean_length(history) or _fixed_length(model_class, config) or DEFAULT_LENGTH
     dense_flops, dense_parameters, _ = _measure_size(model_class, config, None, length)
     flops, parameters, units = _measure_size(model_class, config, record, length)
     dense = dense_units(config)
@@ -72,13 +75,19 @@ def inspect(folder: str | Path, length: float | None = None) -> Inspection:
     )
 
 
-def _mean_length(history: list[dict[str, Any]]) -> float:
-    """Mean length of the last sample in the history, or the default."""
+def _mean_length(history: list[dict[str, Any]]) -> float | None:
+    """Mean length of the last sample in the history, if there is one."""
     last = history[-1] if history else {}
     tokens, examples = last.get("tokens"), last.get("examples")
     if isinstance(tokens, int) and isinstance(examples, int) and tokens > 0 and examples > 0:
         return tokens / examples
-    return DEFAULT_LENGTH
+    return None
+
+
+def _fixed_length(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> int | None:
+    """Tokens of every input of a dense model, such as an image's patches, if the config says how many."""
+    with torch.device("meta"):
+        return fixed_length(model_class._from_config(config))
 
 
 def _measure_size(

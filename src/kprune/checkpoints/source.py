@@ -187,7 +187,7 @@ class Source:
         config = self.load_config()
         with reading(self.encoder):
             record_of(config)
-            self._require_layers(config)  # raises for an unsupported family, too, before any weight is read
+            self.require_layers(config)  # raises for an unsupported family, too, before any weight is read
             self._require_shapes(self.class_of(config), config)
         return self.load_weights(config)
 
@@ -246,7 +246,7 @@ class Source:
                     ignore=shutil.ignore_patterns(*PICKLE_PATTERNS),
                 )
 
-    def _require_layers(self, config: PreTrainedConfig) -> None:
+    def require_layers(self, config: PreTrainedConfig) -> None:
         """Raise if the config declares another number of layers than the weights hold, before any layer is built."""
         path = re.escape(family_of(config).layers)
         shapes = self._shapes()
@@ -282,7 +282,7 @@ class Source:
         absent = [file for file in self._weights_files() if not file.is_file()]
         if absent:
             raise BadCheckpoint(f"the weights {absent[0]} are missing; restore or download the folder again.")
-        self._require_layers(config)
+        self.require_layers(config)
         skeleton = self._require_shapes(self.class_of(config), config)
         if record_of(config) is not None:
             validation.require_same_layers(skeleton, self._shapes(), "the pruning record")

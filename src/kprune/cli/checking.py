@@ -23,12 +23,12 @@ def check_command(model: str, text: Path | None, as_json: bool) -> None:
     If kprune has no row for the model's type, it proposes one, and prints it if every law holds.
     """
     from kprune.checkpoints.source import Source, fetch
-    from kprune.data.readers import read_lines
+    from kprune.data.tasks import text_test
     from kprune.jobs.check_model import check_model
     from kprune.models.row_format import as_source, to_json
     from kprune.report.bars import out
 
-    texts = None if text is None else [line for (line,) in read_lines(text)]
+    texts = None if text is None else [line for (line,) in text_test(text).rows]
     checked = check_model(Source(fetch(model), name=model), texts)
     if as_json:
         row = to_json(checked.row) if checked.is_proposed else None

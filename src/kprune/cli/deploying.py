@@ -63,6 +63,7 @@ def bench_command(
         require_picture(picture)
     from kprune.checkpoints.source import Source, fetch
     from kprune.deploy.benchmark import Contender, bench
+    from kprune.jobs.check_model import ensure_row
     from kprune.pruning.progress import Progress
     from kprune.report.bars import out, progress_bar
     from kprune.report.summary import print_bench
@@ -71,6 +72,9 @@ def bench_command(
     contenders = [
         Contender(short, Source(fetch(name), name=name)) for name, short in zip(names, short_names(names), strict=True)
     ]
+    for contender in contenders:
+        if contender.graph is None:
+            ensure_row(contender.source)
     with progress_bar() as advance:
         result = bench(
             contenders,

@@ -55,15 +55,20 @@ def families_command(as_json: bool) -> None:
 @click.command("inspect", cls=Work)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--length", type=click.FloatRange(min=1), help="Tokens per input, for FLOPs.  [default: the sample's mean]"
+    "--length",
+    type=click.FloatRange(min=1),
+    help="Tokens per input, for FLOPs.  [default: the sample's mean; dense: an image's patches, or 128]",
 )
 @json_option
 def inspect_command(folder: Path, length: float | None, as_json: bool) -> None:
     """Show what FOLDER holds: remaining units per layer, FLOPs, parameters, size."""
     from kprune.checkpoints.inspection import inspect
+    from kprune.checkpoints.source import Source
+    from kprune.jobs.check_model import ensure_row
     from kprune.report.bars import out
     from kprune.report.summary import print_inspection
 
+    ensure_row(Source(folder))
     inspection = inspect(folder, length)
     if as_json:
         click.echo(json.dumps(asdict(inspection)))

@@ -17,9 +17,10 @@ from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import longest_input, python_documentation
 from kprune.deploy.graph_card import graph_card
-from kprune.deploy.graphs import Run, example_inputs, graph_files, output_names, served_model
+from kprune.deploy.graphs import Run, graph_files, output_names, served_model
 from kprune.deploy.targets import require_installed, start, target_named, write
 from kprune.errors import KpruneError
+from kprune.models.example_inputs import example_inputs
 from kprune.models.families import family_of
 from kprune.models.outputs import runs_encoder_only
 from kprune.models.passes import run as run_model

@@ -17,6 +17,8 @@ from kprune.deploy.graphs import graph_files
 from kprune.deploy.runtimes import RUNTIMES, Runtime
 from kprune.deploy.targets import start as start_graph
 from kprune.deploy.timing import random_inputs
+from kprune.models.families import REGISTERED
+from kprune.models.family import Family
 from kprune.runtime.devices import dtype_name, on_device, torch_threads
 from kprune.runtime.memory import peak_megabytes, reset_peak
 
@@ -45,7 +47,8 @@ def measure_footprint(
     dtype: str | None = None,
 ) -> Footprint:
     """Load a model, or its exported graph, in a new process and run it once on inputs of (batch, length)."""
-    arguments = (str(source.folder), None if graph is None else str(graph), runtime.name, shape, threads, dtype)
+    graph_name = None if graph is None else str(graph)
+    arguments = (str(source.folder), graph_name, runtime.name, shape, threads, dtype, REGISTERED)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         seconds, megabytes = pool.apply(_load_and_run, arguments)
     files = source.encoder.glob("*.safetensors") if graph is None else graph_files(graph)
@@ -65,9 +68,19 @@ def cast_for_inference(model: PreTrainedModel, device: str, dtype: str | None = 
 
 
 def _load_and_run(
-    folder: str, graph: str | None, runtime: str, shape: tuple[int, int], threads: int, dtype: str | None
+    folder: str,
+    graph: str | None,
+    runtime: str,
+    shape: tuple[int, int],
+    threads: int,
+    dtype: str | None,
+    rows: dict[str, Family],
 ) -> tuple[float, float]:
-    """Seconds to load a model, and megabytes for loading and one run; called in a new process."""
+    """Seconds to load a model, and megabytes for loading and one run; called in a new process.
+
+    `rows` are those that were proposed for model types without one.
+    """
+    REGISTERED.update(rows)
     transformers.utils.logging.disable_progress_bar()
     source = Source(Path(folder))
     config = source.load_config()

@@ -13,14 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from kprune.models.outputs import POOLINGS_OF
 from kprune.models.passes import run
-
-SECOND = 16_000
-"""Samples of a second of sound, at the rate of speech models."""
 
 Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
 """A model that is ready to run: inputs by name to outputs in the order of `output_names`."""
@@ -40,17 +37,6 @@ def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, An
     missing = {name: torch.zeros_like(inputs["input_ids"]) for name in names if name not in inputs}
     given = {**inputs, **missing}
     return {name: given[name].cpu().numpy() for name in names}
-
-
-def example_inputs(name: str, config: PreTrainedConfig, examples: int) -> dict[str, Tensor]:
-    """Random images or sounds of the shape that a model reads; `name` is its main input."""
-    shape: tuple[int, ...] = (SECOND,)
-    if name == "pixel_values":
-        size = config.image_size
-        shape = (getattr(config, "num_channels", 3), *(size if isinstance(size, list | tuple) else (size, size)))
-    elif name == "input_features":
-        shape = (config.num_mel_bins, 2 * config.max_source_positions)
-    return {name: torch.randn(examples, *shape, generator=torch.Generator().manual_seed(0))}
 
 
 def graph_files(path: Path) -> list[Path]:

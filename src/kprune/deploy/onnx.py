@@ -15,10 +15,9 @@ from transformers import PreTrainedModel
 
 from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
 from kprune.errors import KpruneError
+from kprune.models.example_inputs import FIXED_INPUTS
 from kprune.models.passes import run
 
-FIXED_INPUTS = ("pixel_values", "input_features")
-"""Inputs that have one size; of all others, the length may change."""
 MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -13,25 +12,26 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import python_documentation
-from kprune.deploy.graphs import example_inputs
-from kprune.errors import BadCheckpoint, KpruneError, UnsupportedModel
+from kprune.errors import BadCheckpoint, BadOptions, KpruneError, UnsupportedModel
 from kprune.models.batches import Batch
 from kprune.models.canonical import to_canonical
-from kprune.models.families import REFUSED, REGISTERED, family_of, has_row
+from kprune.models.example_inputs import example_inputs
+from kprune.models.families import REFUSED, family_of, has_row
 from kprune.models.family import INPUTS, Family
 from kprune.models.laws import LAWS, LawBroken, require_close, values
 from kprune.models.outputs import OutputKind, kind_of
-from kprune.models.proposal import ERRORS, propose, reason, trial_batch
+from kprune.models.proposal import ERRORS, reason, trial_batch
 from kprune.models.pruned_shape import describe, record_of
 from kprune.models.resize import shrink
+from kprune.models.row_proof import forget_row, prove_row
 from kprune.models.sublayer import find
+from kprune.pruning.sampling import require_finite_weights
 
 EXAMPLES, LENGTH = 8, 64
 """Size of the built-in inputs: examples, and tokens per example."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,10 @@ def check_laws(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], 
     config, given = model.config, list(batches)
     if record_of(config) is not None:
         raise UnsupportedModel("the model is pruned already, and laws compare with the dense one; check that one.")
+    require_finite_weights(model)
     is_listed = has_row(config)
     if not is_listed:
-        REGISTERED[config.model_type] = propose(model, given, pooling=pooling)
+        prove_row(model, given, pooling=pooling)
     row = family_of(config)
     kind = kind_of(model, pooling=pooling)
     trial = copy.deepcopy(model).float().eval()
@@ -86,7 +87,7 @@ def check_laws(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], 
     findings = [Finding(name, _failure(law, trial, kind, batch) if is_listed else None) for name, law in LAWS.items()]
     findings.append(Finding("save and load", _failure(check_saving, trial, kind, batch)))
     if not is_listed and findings[-1].failure is not None:
-        del REGISTERED[config.model_type]
+        forget_row(model)
     return Checked(config.model_type, row, not is_listed, findings)
 
 
@@ -122,19 +123,31 @@ def check_model(source: Source, texts: Sequence[str] | None = None) -> Checked:
     config = source.load_config()
     if has_row(config) or config.model_type in REFUSED:
         family_of(config)  # raises before weights are read
+    if texts is not None and (medium := medium_of(source)) is not None:
+        raise BadOptions(f"--text is for models of text, and {source.title} reads {medium.name}; leave it out.")
     model = source.load() if has_row(config) else load_without_row(source, config)
     return check_laws(model, [sample_inputs(source, model, texts)], pooling=source.pooling)
 
 
-def ensure_row(source: Source, texts: Sequence[str]) -> Family | None:
-    """Propose a row for a folder whose model type has none, and register it; None if there is one."""
+def load_checked(source: Source, texts: Sequence[str] = ()) -> tuple[PreTrainedModel, Family | None]:
+    """The model of a folder; if its type has no row, with the row that was proposed for it and kept every law."""
     config = source.load_config()
     if has_row(config) or config.model_type in REFUSED:
-        family_of(config)  # an unsupported model is refused before its weights are read
-        return None
-    log.warning("a %r model has no row in the table; a row is proposed and checked on the model", config.model_type)
+        family_of(config)  # raises before weights are read if the type is refused
+        return source.load(), None
     model = load_without_row(source, config)
-    return check(model, [sample_inputs(source, model, texts)], pooling=source.pooling)
+    row = check(model, [sample_inputs(source, model, texts or None)], pooling=source.pooling)
+    source.require_layers(config)
+    return model, row
+
+
+def ensure_row(source: Source) -> None:
+    """Propose and register a row for a folder whose model type has none; the weights are read only then."""
+    config = source.load_config()
+    if has_row(config) or config.model_type in REFUSED:
+        family_of(config)  # raises if the type is refused
+    else:
+        load_checked(source)
 
 
 def load_without_row(source: Source, config: PreTrainedConfig) -> PreTrainedModel:
@@ -148,7 +161,7 @@ def sample_inputs(source: Source, model: PreTrainedModel, texts: Sequence[str] |
     name, config = model.main_input_name, model.config
     if name == "input_ids":
         tokenizer = source.load_tokenizer()
-        chosen = list(texts or python_documentation())[:EXAMPLES]
+        chosen = list(python_documentation() if texts is None else texts)[:EXAMPLES]
         length = min(LENGTH, int(tokenizer.model_max_length))
         encoded = tokenizer(chosen, truncation=True, max_length=length, padding=True, return_tensors="pt")
         return {key: value.to(model.device) for key, value in encoded.items()}

@@ -10,7 +10,7 @@ from kprune.data.processing import MediaReader
 from kprune.data.tasks import Test
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
-from kprune.jobs.check_model import ensure_row
+from kprune.jobs.check_model import load_checked
 from kprune.jobs.preparation import Prepared, as_read_by, length_limit, with_padding
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
 from kprune.models.outputs import kind_of
@@ -30,10 +30,8 @@ def evaluate_checkpoint(
     if against is not None:
         require_same_inputs(source, against)
     source.warn_of_unread_modules()
-    for each in (source, *([against] if against else [])):
-        ensure_row(each, [])
     tokenizer = load_reader(source)
-    model = with_padding(on_device(source.load(), device), tokenizer)
+    model = with_padding(on_device(load_checked(source)[0], device), tokenizer)
     test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
     limit = length_limit(source, max_length)
     prepared = Prepared(source, model, tokenizer, [], test, limit)
@@ -41,7 +39,7 @@ def evaluate_checkpoint(
         model,
         prepared,
         test,
-        against=None if against is None else with_padding(on_device(against.load(), device), tokenizer),
+        against=None if against is None else with_padding(on_device(load_checked(against)[0], device), tokenizer),
         against_pooling=None if against is None else against.pooling,
         show_progress=show_progress,
     )

@@ -13,6 +13,7 @@ from kprune.data.tasks import Test
 from kprune.deploy.exporter import Exported, export
 from kprune.errors import BadOptions
 from kprune.evaluation.evaluator import Evaluation, check_compatible
+from kprune.jobs.check_model import load_checked
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.preparation import Prepared, as_read_by, length_limit
 from kprune.jobs.prune_checkpoint import ShowProgress, evaluate_models, no_progress
@@ -35,7 +36,7 @@ def export_checkpoint(
     """Write the graph, check it against torch, and evaluate it against the model if there is a test."""
     _require_consistent(data)
     named = data.test(data.split) if _names_data(data) else None  # wrong data are noticed before weights are loaded
-    model = source.load()
+    model, _ = load_checked(source)
     reads_text = family_of(model.config).inputs == "input_ids"
     test = named or (_stock_test(model, source) if int8 and reads_text else None)
     if test is not None:

@@ -118,7 +118,7 @@ def family_of(config: PreTrainedConfig) -> Family:
     if model_type in REFUSED:
         article = "an" if model_type[0] in "aeiou" else "a"
         raise UnsupportedModel(f"cannot prune {article} {model_type!r} model: {REFUSED[model_type]}.")
-    row = _recorded(config) or FAMILIES.get(model_type) or REGISTERED.get(model_type)
+    row = find_row(config)
     if row is None:
         raise UnsupportedModel(
             f"cannot prune a {model_type!r} model; supported: {', '.join(sorted(FAMILIES))}. "
@@ -137,12 +137,17 @@ def family_of(config: PreTrainedConfig) -> Family:
         row = row.otherwise
 
 
+def find_row(config: PreTrainedConfig) -> Family | None:
+    """The row of a config's pruning record, of the table or of a proposal in this process; None if there is none."""
+    return recorded_row(config) or FAMILIES.get(config.model_type) or REGISTERED.get(config.model_type)
+
+
 def has_row(config: PreTrainedConfig) -> bool:
     """Whether the table or a pruning record has a row for the model; a row that another model got is not enough."""
-    return config.model_type in FAMILIES or _recorded(config) is not None
+    return config.model_type in FAMILIES or recorded_row(config) is not None
 
 
-def _recorded(config: PreTrainedConfig) -> Family | None:
+def recorded_row(config: PreTrainedConfig) -> Family | None:
     """The row that a pruned folder of a model type without a row has in its record."""
     record = getattr(config, "quantization_config", None)
     if record is not None and not isinstance(record, dict):
@@ -154,16 +159,18 @@ def _recorded(config: PreTrainedConfig) -> Family | None:
 
 def row_to_store(config: PreTrainedConfig) -> dict[str, Any] | None:
     """The row that a pruned model's record needs, because the table has none; None: the table has it."""
-    is_listed = config.model_type in FAMILIES and _recorded(config) is None
+    is_listed = config.model_type in FAMILIES and recorded_row(config) is None
     return None if is_listed else to_json(family_of(config))
 
 
 def max_positions(config: PreTrainedConfig) -> int:
-    """The largest number of tokens that a model has positions for."""
+    """The largest number of tokens that a model has positions for; an exported graph need not have a row."""
+    if find_row(config) is None:
+        return int(getattr(config, "max_position_embeddings", sys.maxsize))
     family = family_of(config)
     if family.positions is None:
         return sys.maxsize
-    positions: int = getattr(config, family.positions)
+    positions = int(getattr(config, family.positions))
     if family.positions_follow_padding:
         positions -= config.pad_token_id + 1
     return positions

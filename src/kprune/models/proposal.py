@@ -49,7 +49,7 @@ def propose(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]], *, 
         try:
             batch = trial_batch(model, path, batches)
             for row in _candidates(model, path, batch):
-                passed, error = _laws_kept(model, row, kind, batch)
+                passed, error = laws_kept(model, row, kind, batch)
                 if error is None:
                     return row
                 log.info("a proposed row for %r failed: %s", model_type, error)
@@ -84,7 +84,7 @@ def registered(model_type: str, row: Family) -> Iterator[None]:
             REGISTERED[model_type] = before
 
 
-def _laws_kept(model: PreTrainedModel, row: Family, kind: OutputKind, batch: Batch) -> tuple[int, KpruneError | None]:
+def laws_kept(model: PreTrainedModel, row: Family, kind: OutputKind, batch: Batch) -> tuple[int, KpruneError | None]:
     """How many laws a row keeps before it breaks one, and the broken one."""
     passed = 0
     with registered(model.config.model_type, row):

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.config import QUANT_METHOD
 from kprune.errors import BadCheckpoint
 from kprune.models.canonical import to_canonical
-from kprune.models.families import family_of, row_to_store
+from kprune.models.families import family_of, max_positions, row_to_store
 from kprune.models.head_bias import keep_heads, kept_heads
 from kprune.models.resize import add_bias, keep_first
 from kprune.models.sublayer import find
@@ -98,6 +98,8 @@ def check(record: Record, config: PreTrainedConfig) -> None:
 
 def _declared_units(record: Record, config: PreTrainedConfig) -> dict[str, int]:
     try:
+        if "family" in record:
+            max_positions(config)
         return dense_units(config)
     except (AttributeError, TypeError, ValueError) as error:
         if "family" not in record:
