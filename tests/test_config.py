@@ -98,21 +98,21 @@ def test_options_go_to_the_config_that_has_them():
     assert combined == PruneConfig(seed=4, reduction=0.3)
     assert (combined_run.device, combined_run.offload) == ("cpu", "host")
     assert combine_options(base, run, {}) == (base, run)
-    assert combine_options(None, None, {"align": 8})[0] == PruneConfig(align=8)
+    assert combine_options(PruneConfig(), None, {"align": 8})[0] == PruneConfig(align=8)
     names = [{each.name for each in fields(config)} for config in (PruneConfig, RunConfig)]
     assert not names[0] & names[1]
 
 
 def test_an_unknown_option_is_named_with_all_known_ones():
     with pytest.raises(TypeError, match="unknown option 'lambda'") as raised:
-        combine_options(None, None, {"lambda": 1.0, "reduction": 0.5})
+        combine_options(PruneConfig(), None, {"lambda": 1.0, "reduction": 0.5})
     for config in (PruneConfig, RunConfig):
         assert all(each.name in str(raised.value) for each in fields(config))
 
 
 def test_a_value_out_of_range_is_refused_as_a_keyword_too():
     with pytest.raises(KpruneError, match=r"reduction is 1\.5, but must be 0 or more and below 1; 0\.6 removes 60 %"):
-        combine_options(None, None, {"reduction": 1.5})
+        combine_options(PruneConfig(), None, {"reduction": 1.5})
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,8 @@ def shortened(words: list[str], inputs: Path) -> list[str]:
             continue
         if word.startswith("/"):
             word = str(inputs) + word
+        if option == "--heal" and word.endswith("m"):
+            word = "0.01m"
         if option == "--model":
             task = word.partition("=")[0]
             word = f"{task}={inputs / 'models' / task}"

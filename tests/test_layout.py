@@ -17,6 +17,7 @@ ROOMS = [
     {"models"},
     {"data"},
     {"pruning"},
+    {"healing"},
     {"checkpoints"},
     {"evaluation", "deploy"},
     {"jobs"},

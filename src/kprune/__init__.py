@@ -12,7 +12,7 @@ from kprune.checkpoints.registration import register_with_transformers
 if TYPE_CHECKING:
     from kprune.checkpoints.source import Source
     from kprune.checkpoints.writer import save
-    from kprune.config import PruneConfig, RunConfig
+    from kprune.config import HealConfig, PruneConfig, RunConfig
     from kprune.config import PruneConfig as Settings
     from kprune.data.calibration import draw
     from kprune.data.items import read_audio, read_images
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
     from kprune.errors import KpruneError
     from kprune.evaluation.evaluator import Evaluation, evaluate
+    from kprune.healing.healer import heal
+    from kprune.healing.result import Healed
     from kprune.jobs.check_model import check
     from kprune.pruning.criteria import CRITERIA
     from kprune.pruning.progress import Progress
@@ -39,6 +41,8 @@ __all__ = [
     "Contender",
     "Evaluation",
     "Exported",
+    "HealConfig",
+    "Healed",
     "KpruneError",
     "Latency",
     "Progress",
@@ -58,6 +62,7 @@ __all__ = [
     "draw_images",
     "evaluate",
     "export",
+    "heal",
     "load_task",
     "measure_latency",
     "prune",
@@ -73,7 +78,7 @@ __all__ = [
 _HOMES = {
     "checkpoints.source": ("Source",),
     "checkpoints.writer": ("save",),
-    "config": ("PruneConfig", "RunConfig"),
+    "config": ("HealConfig", "PruneConfig", "RunConfig"),
     "data.calibration": ("draw",),
     "data.items": ("read_audio", "read_images"),
     "data.processing": ("draw_audio", "draw_images"),
@@ -84,6 +89,8 @@ _HOMES = {
     "deploy.latency": ("Latency", "aim", "measure_latency", "reduction_for_speedup"),
     "errors": ("KpruneError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "healing.healer": ("heal",),
+    "healing.result": ("Healed",),
     "jobs.check_model": ("check",),
     "pruning.criteria": ("CRITERIA",),
     "pruning.progress": ("Progress",),

@@ -1,6 +1,7 @@
-"""The options of a pruning run.
+"""The options of a run.
 
-`PruneConfig` holds everything that the result depends on, `RunConfig` everything else. A field carries its default,
+`PruneConfig` holds everything that the result of pruning depends on, `HealConfig` that of healing, `RunConfig`
+everything else. A field carries its default,
 type, help text and range; the command line's options, the grid's knobs, the record in config.json, the model card's
 sentence and the journal's identity are generated from the fields.
 """
@@ -8,18 +9,21 @@ sentence and the journal's identity are generated from the fields.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, Protocol, get_args, get_type_hints
+from typing import Any, Protocol, TypeVar, get_args, get_type_hints
 
-from kprune.errors import KpruneError
+from kprune.errors import BadOptions, KpruneError
 
 DEFAULT_RIDGE = 1e-6
 DEFAULT_TOKENS = 100_000
 """Real tokens of a sample."""
+DEFAULT_HEAL = "3x"
+"""Passes of healing."""
 DTYPES = ("float32", "float16", "bfloat16")
 """Types of weights that can be asked for."""
 QUANT_METHOD = "kprune"
@@ -46,6 +50,8 @@ class OptionInfo:
     on_command_line: bool = True
     in_grid: bool = True
     """Whether a variant of `kprune compare` may set it."""
+    flag_value: str | None = None
+    """The value of an option that is named without one."""
 
 
 def option(default: Any, help: str, **info: Any) -> Any:
@@ -106,13 +112,10 @@ class PruneConfig:
     )
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(PruneConfig)
-        for each in fields(self):
-            _check_type(each, getattr(self, each.name), get_args(hints[each.name]) or (hints[each.name],))
+        _check_types(self)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise KpruneError(f"temperature is {self.temperature}, but must be above 0; the paper uses 2.")
-        for each in fields(self):
-            _check_range(each.name, getattr(self, each.name), info_of(each))
+        _check_ranges(self)
 
     def as_json(self) -> dict[str, Any]:
         """All fields, for the record in config.json, result files and the journal's identity."""
@@ -124,6 +127,73 @@ class PruneConfig:
         settings = {name: value for name, value in self.as_json().items() if value is not None}
         parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in settings.items()]
         return f"Settings: {', '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class HealConfig:
+    """Everything that the result of healing depends on, besides the two models and the text."""
+
+    heal: str = option(
+        DEFAULT_HEAL,
+        "Train the pruned model toward the dense one, without labels: this many passes (5x) or minutes (10m).",
+        metavar="[5x|10m]",
+        example="5x are five passes, 10m ten minutes",
+        flag_value=DEFAULT_HEAL,
+    )
+    heal_rate: float = option(
+        5e-4, "Largest learning rate of --heal.", least=0.0, below=1.0, example="5e-4 is usual; little text needs less"
+    )
+    hidden_weight: float = option(
+        5.0,
+        "Weight of the hidden states' error beside the outputs' in --heal.",
+        least=0.0,
+        example="0 compares the outputs only",
+    )
+    held_out: float = option(
+        0.1,
+        "Share of the text that judges --heal and is not trained on.",
+        least=0.01,
+        below=0.9,
+        example="0.1 holds out a tenth",
+    )
+    step_tokens: int = option(
+        512, "Tokens per step of --heal.", least=1, example="512 is usual; fewer mean more steps per pass"
+    )
+    seed: int = option(0, "Seed of the order of steps and of the held-out part.", in_grid=False)
+    pooling: str = option(
+        "mean", "Pooling of a bare encoder's tokens: mean, cls or max.", on_command_line=False, in_grid=False
+    )
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_ranges(self)
+        passes_and_seconds(self.heal)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, for the record in config.json, result files and the identity of a resumed run."""
+        return asdict(self)
+
+    @property
+    def passes(self) -> float | None:
+        """Passes over the text; None: as many as the minutes allow."""
+        return passes_and_seconds(self.heal)[0]
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that healing may take; None: as long as the passes take."""
+        return passes_and_seconds(self.heal)[1]
+
+
+def passes_and_seconds(heal: str) -> tuple[float | None, float | None]:
+    """The passes of `5x`, or the seconds of `10m`; the other one is None."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([xm])", heal.strip().lower())
+    if match is None:
+        raise BadOptions(f"heal is {heal!r}, but must be passes or minutes; 5x are five passes, 10m ten minutes.")
+    number = float(match[1])
+    return (number, None) if match[2] == "x" else (None, 60.0 * number)
+
+
+Config = TypeVar("Config", PruneConfig, HealConfig)
 
 
 @dataclass(frozen=True)
@@ -156,12 +226,10 @@ def type_of(config: type, name: str) -> type:
     return hint  # type: ignore[no-any-return]
 
 
-def combine_options(
-    config: PruneConfig | None, run: RunConfig | None, options: Mapping[str, Any]
-) -> tuple[PruneConfig, RunConfig]:
+def combine_options(config: Config, run: RunConfig | None, options: Mapping[str, Any]) -> tuple[Config, RunConfig]:
     """Both configurations with keyword options applied to the one that has a field of that name."""
-    config, run = config or PruneConfig(), run or RunConfig()
-    names = {each.name for each in fields(PruneConfig)}
+    run = run or RunConfig()
+    names = {each.name for each in fields(config)}
     run_names = {each.name for each in fields(RunConfig)}
     unknown = sorted(set(options) - names - run_names)
     if unknown:
@@ -170,6 +238,17 @@ def combine_options(
         replace(config, **{name: value for name, value in options.items() if name in names}),
         replace(run, **{name: value for name, value in options.items() if name in run_names}),
     )
+
+
+def _check_types(config: PruneConfig | HealConfig) -> None:
+    hints = get_type_hints(type(config))
+    for each in fields(config):
+        _check_type(each, getattr(config, each.name), get_args(hints[each.name]) or (hints[each.name],))
+
+
+def _check_ranges(config: PruneConfig | HealConfig) -> None:
+    for each in fields(config):
+        _check_range(each.name, getattr(config, each.name), info_of(each))
 
 
 def _check_type(each: Any, value: Any, kinds: tuple[type, ...]) -> None:

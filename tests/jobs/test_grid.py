@@ -4,17 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from kprune.config import PruneConfig, info_of
+from kprune.config import HealConfig, PruneConfig, info_of
 from kprune.errors import KpruneError
-from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, model_source, parse_method, read_grid
+from kprune.jobs.grid import EXPECTED, KNOBS, Cell, Grid, model_source, parse_method, read_grid, split_settings
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.registry import METHODS
 
 
 def test_knobs_are_the_fields_that_a_variant_may_set():
-    assert list(KNOBS) == [each.name for each in fields(PruneConfig) if info_of(each).in_grid]
+    configs = (PruneConfig, HealConfig)
+    assert list(KNOBS) == [each.name for config in configs for each in fields(config) if info_of(each).in_grid]
     names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh"
-    assert set(KNOBS) == set(names.split())
+    healing = "heal heal_rate hidden_weight held_out step_tokens"
+    assert set(KNOBS) == {*names.split(), *healing.split()}
+    assert not {each.name for each in fields(PruneConfig)} & set(healing.split())
+
+
+def test_settings_of_healing_need_healing():
+    assert split_settings(parse_method("kprune refit=no heal=2x heal_rate=1e-3")[1]) == (
+        {"refit": False},
+        {"heal": "2x", "heal_rate": 1e-3},
+    )
+    with pytest.raises(KpruneError, match="sets heal_rate without heal; add heal=3x"):
+        parse_method("kprune heal_rate=1e-3")
+    with pytest.raises(KpruneError, match="5x are five passes"):
+        parse_method("kprune heal=5")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kprune.cli.main import main
 from kprune.pruning import journal
 from kprune.pruning.journal import FolderJournal
 
-write, add_result, remove = FolderJournal._write, FolderJournal.add_result, FolderJournal.remove
+write, add_result, remove = FolderJournal.write, FolderJournal.add_result, FolderJournal.remove
 
 
 def die() -> None:
@@ -42,7 +42,7 @@ def kill_at(moment: str, entry: str) -> None:
         (self.folder / "step-000.safetensors").unlink()
         die()
 
-    FolderJournal._write = writing
+    FolderJournal.write = writing
     if moment == "result":
         FolderJournal.add_result = result_added
     if moment == "remove":

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import tiny
@@ -36,6 +36,16 @@ def test_none_takes_the_criterions_default_and_nothing_else_changes(criterion):
     chosen = {"rep_weight": 0.5, "head_weight": 2.0, "refresh": 3, "ridge": 0.1}
     kept = resolve(PruneConfig(criterion=criterion, **chosen), head_width=8)
     assert {name: getattr(kept, name) for name in chosen} == chosen
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_causal_language_models_have_their_own_default_of_the_representational_weight(criterion):
+    row, config = CRITERIA[criterion], PruneConfig(criterion=criterion)
+    wanted = row.rep_weight if row.causal_rep_weight is None else row.causal_rep_weight
+    assert resolve(config, head_width=8, is_causal=True).rep_weight == wanted
+    assert resolve(config, head_width=8, is_causal=False).rep_weight == row.rep_weight
+    chosen = replace(config, rep_weight=0.5)
+    assert resolve(chosen, head_width=8, is_causal=True).rep_weight == 0.5
 
 
 @pytest.mark.parametrize("method", RIVALS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Protocol
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -10,7 +11,7 @@ from kprune.data.items import MEDIA
 from kprune.models.families import family_of
 from kprune.models.outputs import CAUSAL_LM, kind_of
 from kprune.models.pruned_shape import record_of
-from kprune.pruning.result import Pruned
+from kprune.pruning.result import Pruned, describe_healing
 
 GENERATION = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,6 +20,11 @@ model = AutoModelForCausalLM.from_pretrained("{0}")
 inputs = tokenizer("Once upon a time", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 """How a causal language model is loaded from a folder, and writes."""
+
+
+NOT_HEALED = "Nothing was retrained."
+LOSSES, HEALING = "## What was lost", "## Healing"
+"""Headings of an evaluation and of a healing."""
 
 
 class HasCardSection(Protocol):
@@ -56,6 +62,18 @@ def model_card(
     return with_front_matter(body, library_name=library, tags=["kprune", "pruned"], **fields)
 
 
+def healed_card(card: str, sentence: str, evaluation: HasCardSection | None) -> str:
+    """The card of a pruned model after it was healed: a section more, and no scores of the model before."""
+    front, parts = "", card
+    if card.startswith("---\n"):
+        front, _, parts = card.removeprefix("---\n").partition("\n---\n")
+    sections = re.split(r"^(?=## )", parts.replace(f"{NOT_HEALED} ", ""), flags=re.MULTILINE)
+    kept = [section.strip() for section in sections if not section.startswith((LOSSES, HEALING))]
+    added = [f"{HEALING}\n\n{sentence}", *([evaluation.card_section().strip()] if evaluation else [])]
+    body = "\n\n".join([*kept, *added]) + "\n"
+    return f"---\n{front}\n---\n\n{body}" if front else body
+
+
 def with_front_matter(body: str, **fields: Any) -> str:
     """A card of Markdown `body` below the hub's YAML `fields`."""
     return str(ModelCard(f"---\n{ModelCardData(**fields).to_yaml()}\n---\n\n{body}"))
@@ -64,9 +82,10 @@ def with_front_matter(body: str, **fields: Any) -> str:
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
     (before, after), medium = pruned.parameters, _medium(pruned)
     part = "decoder" if family_of(pruned.model.config).has_cache else "encoder"
+    healing = NOT_HEALED if pruned.healed is None else describe_healing(pruned.healed)
     return f"""kprune removed {pruned.reduction:.1%} of the {part}'s FLOPs from `{source}`: whole attention heads and
 feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.
-Nothing was retrained. The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
+{healing} The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
 
 def _medium(pruned: Pruned) -> str:

@@ -13,20 +13,21 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.atomic import staged_folder
-from kprune.checkpoints.card import HasCardSection, model_card
+from kprune.checkpoints.card import HasCardSection, healed_card, model_card
 from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.processors import has_processor, load_processor
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
 from kprune.data.items import MEDIA
 from kprune.errors import BadCheckpoint, KpruneError
+from kprune.healing.result import Healed
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
 
 
 def save(
-    pruned: Pruned,
+    pruned: Pruned | Healed,
     folder: str | Path,
     *,
     source: Source | str | Path | None = None,
@@ -44,10 +45,13 @@ def save(
     `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
     rename.
     """
+    folder, source = Path(folder), None if source is None else Source.of(source)
+    if isinstance(pruned, Healed):
+        if pruned.pruned is None:
+            return _save_healed(pruned, folder, source, evaluation, overwrite=overwrite, written=written)
+        pruned = pruned.pruned
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
-    folder = Path(folder)
-    source = None if source is None else Source.of(source)
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
     _warn_of_embedders(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
@@ -67,6 +71,31 @@ def save(
             note=note,
         )
         (staging / "README.md").write_text(card, encoding="utf-8")
+        written(staging)
+    return folder
+
+
+def _save_healed(
+    healed: Healed,
+    folder: Path,
+    source: Source | None,
+    evaluation: HasCardSection | None,
+    *,
+    overwrite: bool,
+    written: Callable[[Path], None],
+) -> Path:
+    """Write a healed model beside the side files of the folder that it was pruned to, with a line in its card."""
+    origin = _origin_folder(healed.model.config)
+    if source is None and origin is None:
+        raise KpruneError("the healed model has no folder of its own; pass save(…, source=folder of the pruned model).")
+    source = source or Source(origin or "")
+    with staged_folder(folder, overwrite=overwrite) as staging:
+        source.copy_to(staging)
+        healed.model.save_pretrained(staging / source.encoder_path)
+        before = source.folder / "README.md"
+        card = before.read_text("utf-8") if before.is_file() else f"# {source.title}, healed\n"
+        card = card.replace(f'("{source.folder.name}")', f'("{folder.name}")')  # the code that loads it
+        (staging / "README.md").write_text(healed_card(card, healed.describe(), evaluation), encoding="utf-8")
         written(staging)
     return folder
 

@@ -10,6 +10,7 @@ from kprune.cli.demo import demo_command
 from kprune.cli.deploying import bench_command, export_command
 from kprune.cli.evaluating import evaluate_command
 from kprune.cli.group import Commands
+from kprune.cli.healing import heal_command
 from kprune.cli.listing import families_command, inspect_command, tasks_command
 from kprune.cli.pruning import prune_command
 
@@ -22,6 +23,7 @@ def main() -> None:
 
 for command in (
     prune_command,
+    heal_command,
     check_command,
     evaluate_command,
     bench_command,

@@ -1,4 +1,4 @@
-"""Options that several commands share; those of a pruning run are generated from `PruneConfig` and `RunConfig`.
+"""Options that several commands share; those of a run are generated from `PruneConfig`, `HealConfig` and `RunConfig`.
 
 This module and those of the commands import torch and transformers in functions only: help must answer at once.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kprune.config import DEFAULT_TOKENS, DTYPES, PruneConfig, RunConfig, info_of, type_of
+from kprune.config import DEFAULT_TOKENS, DTYPES, HealConfig, PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
 from kprune.evaluation.metrics import METRICS
 from kprune.pruning.choices import CHOICES
@@ -138,7 +138,7 @@ def config_options(
     exclude: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Decorator:
-    """A decorator with one option per field of `PruneConfig` or `RunConfig`."""
+    """A decorator with one option per field of `PruneConfig`, `HealConfig` or `RunConfig`."""
     chosen = [
         _config_option(config, each, {each.name: each.default, **(defaults or {})}[each.name])
         for each in fields(config)
@@ -156,10 +156,23 @@ def _config_option(config: type, each: Field[Any], default: Any) -> Decorator:
         values = CHOICES[each.name]
         text += " " + "; ".join(f"{name}: {summary}" for name, summary in values.items()) + "."
         return click.option(flag, type=click.Choice(list(values)), help=text, **settings)
+    if info.flag_value is not None:
+        settings |= {"is_flag": False, "flag_value": info.flag_value}
+        text += f"  [without a value: {info.flag_value}]" if default is None else ""
     if kind is Path:
         kind = click.Path(path_type=Path)  # type: ignore[assignment]
     return click.option(flag, type=kind, help=text, metavar=info.metavar, **settings)
 
+
+def take_heal_config(options: dict[str, Any], **others: Any) -> HealConfig | None:
+    """Remove the options of healing, which are unset without --heal, and return them as one object."""
+    names = [each.name for each in fields(HealConfig) if each.name in options and each.name not in SHARED]
+    values = {name: options.pop(name) for name in names}
+    return None if values["heal"] is None else HealConfig(**values, **others)
+
+
+SHARED = ("seed", "pooling")
+"""Fields that pruning and healing have in common."""
 
 device_option = config_options(RunConfig, only=["device"])
 

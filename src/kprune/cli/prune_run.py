@@ -14,7 +14,7 @@ from kprune.checkpoints.inspection import inspect
 from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source, fetch
 from kprune.cli.checking import constant_name
-from kprune.cli.options import parse_shape, take_config, take_data_options
+from kprune.cli.options import parse_shape, take_config, take_data_options, take_heal_config
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.processing import MediaReader
 from kprune.deploy.exporter import require_apart
@@ -34,6 +34,7 @@ from kprune.jobs.prune_checkpoint import (
 from kprune.jobs.speedup import PruneToSpeedup
 from kprune.models.row_format import as_source, to_json
 from kprune.pruning.registry import wants_labels
+from kprune.pruning.result import describe_healing
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.summary import print_evaluation, print_inspection
 from kprune.runtime.devices import dtype_name, half_precision_note
@@ -74,6 +75,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
     goal = Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
     data = take_data_options(options)
     dtype = options.pop("dtype")
+    heal = take_heal_config(options, seed=options["seed"])
     if launched_processes() > 1 and options["reduction"] is None:
         raise BadOptions("several processes work with --reduction only.")
     run: RunConfig = take_config(RunConfig, options)
@@ -81,7 +83,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
         overwrite = require_output(out_folder, run, overwrite=overwrite)
         source = Source(fetch(model), name=model)
         require_apart(source, out_folder)
-        prepared, config = _prepare(source, data, goal, run, options)
+        prepared, config = _prepare(source, data, goal, run, options, held_out=heal.held_out if heal else 0.0)
         state = prune_checkpoint(
             prepared,
             config,
@@ -91,6 +93,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
             out=out_folder,
             overwrite=overwrite,
             show_progress=progress_bar,
+            heal=heal,
         )
         if rank() == 0:
             seconds = perf_counter() - started
@@ -98,7 +101,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
 
 
 def _prepare(
-    source: Source, data: DataOptions, goal: Goal, run: RunConfig, options: dict[str, Any]
+    source: Source, data: DataOptions, goal: Goal, run: RunConfig, options: dict[str, Any], *, held_out: float
 ) -> tuple[Prepared, PruneConfig]:
     """Read the data, then load the weights: wrong data are noticed early."""
     config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
@@ -117,6 +120,7 @@ def _prepare(
         max_length=data.max_length,
         device=local_device(run.device),
         with_labels=wants_labels(config),
+        held_out=held_out,
     )
     return prepared, config
 
@@ -155,6 +159,8 @@ def _describe_sample(state: State) -> str:
 def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
     print_inspection(inspect(out_folder), out)
     out.print(f"sample      {_describe_sample(state)}", highlight=False)
+    if state.result.healed is not None:
+        out.print(f"healed      {describe_healing(state.result.healed)}", highlight=False, soft_wrap=True)
     if state.evaluation:
         print_evaluation(state.evaluation, "pruned", "dense", out)
     for note in state.notes:

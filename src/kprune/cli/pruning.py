@@ -17,9 +17,10 @@ from kprune.cli.options import (
     overwrite_option,
     parse_shape,
     take_config,
+    take_heal_config,
     tokens_option,
 )
-from kprune.config import PruneConfig, RunConfig
+from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
 
@@ -68,6 +69,7 @@ def goal_options(command: Any) -> Any:
 @click.option("--split", help="Split of the data set to sample.  [default: train]")
 @tokens_option
 @config_options(PruneConfig, exclude=["reduction"])
+@config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
 @config_options(RunConfig)
 @dtype_option("Type of OUT's weights.  [default: MODEL's]")
 @overwrite_option
@@ -97,3 +99,4 @@ def _require_consistent(options: dict[str, Any], out_folder: Path) -> None:
         raise BadOptions("--checkpoint must be a folder outside OUT.")
     parse_shape(options["shape"])
     take_config(PruneConfig, dict(options))
+    take_heal_config(dict(options))

@@ -38,6 +38,7 @@ def draw(
     masked: bool = False,
     packed: bool = False,
     labels: Sequence[float] | None = None,
+    is_most: bool = False,
 ) -> list[dict[str, Tensor]]:
     """Tokenised batches of rows, drawn without replacement until they hold `tokens` tokens without padding.
 
@@ -46,6 +47,7 @@ def draw(
     With `masked`, some tokens are masked, and the batch's `labels` hold the original tokens there and −100 elsewhere.
     With `packed`, for causal language models, rows are joined and cut into blocks of `max_length` tokens.
     `labels` gives one number per row; each batch then carries the labels of its rows.
+    With `is_most`, fewer tokens are as good: no warning tells that the data hold less.
     """
     require_tokenizer_type(tokenizer)
     tokens = whole_number("tokens", tokens, "100,000")
@@ -54,7 +56,9 @@ def draw(
         raise BadSample(f"the sample size is {tokens} tokens; ask for 1 or more (100,000 is usual).")
     rows, labels = _rows_and_labels(rows, columns, labels)
     if packed:
-        return _draw_packed(rows, tokenizer, tokens, max_length, seed, has_labels=masked or labels is not None)
+        if masked or labels is not None:
+            raise BadSample("blocks of joined rows have no masked tokens and no labels; leave masked and labels out.")
+        return _draw_packed(rows, tokenizer, tokens, max_length, seed, is_most=is_most)
     require_room(rows, tokenizer, max_length)
     generator = torch.Generator().manual_seed(seed)
     order = list(range(len(rows)))
@@ -73,26 +77,25 @@ def draw(
         missing -= int(lengths[:wanted].sum())
         if missing <= 0:
             return batches
-    _require_text(batches, tokens - missing, tokens)
+    _require_text(batches, tokens - missing, tokens, is_most)
     return batches
 
 
 def _draw_packed(
-    rows: Sequence[Row], tokenizer: Any, tokens: int, length: int, seed: int, *, has_labels: bool
+    rows: Sequence[Row], tokenizer: Any, tokens: int, length: int, seed: int, *, is_most: bool
 ) -> list[dict[str, Tensor]]:
-    if has_labels:
-        raise BadSample("blocks of joined rows have no masked tokens and no labels; leave masked and labels out.")
     batches, held = draw_blocks(rows, tokenizer, tokens=tokens, length=length, seed=seed)
     if held < tokens:
-        _require_text(batches, held, tokens)
+        _require_text(batches, held, tokens, is_most)
     return batches
 
 
-def _require_text(batches: Sequence[Any], held: int, tokens: int) -> None:
+def _require_text(batches: Sequence[Any], held: int, tokens: int, is_most: bool) -> None:
     """Raise if the data have no text; log that they have less than was requested."""
     if not batches:
         raise BadSample("the sample has no text; pass a file or a data set with at least one row of text.")
-    log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", held, tokens)
+    if not is_most:
+        log.warning("the data hold %d tokens, fewer than the requested %d; all of them are used", held, tokens)
 
 
 def require_tokenizer_type(tokenizer: Any) -> None:

@@ -17,11 +17,11 @@ import torch
 
 from kprune.checkpoints.names import short_name
 from kprune.checkpoints.source import Source, fetch
-from kprune.config import PruneConfig, RunConfig
+from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.data.tasks import task_named, thin
 from kprune.errors import KpruneError
 from kprune.jobs.data_options import DataOptions
-from kprune.jobs.grid import Cell, Grid, parse_method
+from kprune.jobs.grid import Cell, Grid, parse_method, split_settings
 from kprune.jobs.preparation import Prepared, prepare
 from kprune.jobs.prune_checkpoint import State, prune_checkpoint
 from kprune.jobs.results import append_result, open_cells
@@ -78,7 +78,9 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         reset_peak()
         try:
             name, knobs = parse_method(cell.method)
-            state = prune_checkpoint(prepared, _config(prepared, cell, {"method": name, **knobs}), run)
+            pruning, healing = split_settings(knobs)
+            heal = HealConfig(seed=cell.seed, **healing) if healing else None
+            state = prune_checkpoint(prepared, _config(prepared, cell, {"method": name, **pruning}), run, heal=heal)
         except KpruneError as error:
             yield _failure(grid, cell, error)
             continue
@@ -99,7 +101,14 @@ def prepare_task(grid: Grid, task: str, seed: int) -> Prepared:
         device="cpu",
         with_labels=True,
         in_float32=True,
+        held_out=max((_held_out(method) for method in grid.methods), default=0.0),
     )
+
+
+def _held_out(method: str) -> float:
+    """The share of text that a variant holds out; 0 if it is not healed."""
+    healing = split_settings(parse_method(method)[1])[1]
+    return HealConfig(**healing).held_out if healing else 0.0
 
 
 def _config(prepared: Prepared, cell: Cell, settings: dict[str, Any]) -> PruneConfig:
@@ -122,6 +131,7 @@ def _line(cell: Cell, state: State) -> dict[str, Any]:
         **asdict(cell),
         **evaluation.as_json(),
         "settings": pruned.config.as_json(),
+        **({} if pruned.healed is None else {"healed": pruned.healed}),
         "units": [step.units for step in pruned.steps],
         "kept": [len(step.kept) for step in pruned.steps],
         "flops": list(pruned.flops),

@@ -12,7 +12,7 @@ from typing import Any
 
 from kprune.checkpoints.files import SIDE_SUFFIXES
 from kprune.checkpoints.names import short_name
-from kprune.config import PruneConfig, info_of, type_of
+from kprune.config import DEFAULT_HEAL, HealConfig, PruneConfig, info_of, type_of
 from kprune.errors import KpruneError
 from kprune.pruning.registry import METHODS, resolve
 
@@ -112,12 +112,16 @@ def _yes_or_no(text: str) -> bool:
     return {"yes": True, "no": False}[text]
 
 
+HOMES = {each.name: config for config in (PruneConfig, HealConfig) for each in fields(config) if info_of(each).in_grid}
+"""The configuration of each setting that a variant may change."""
+
+
 def _parser(name: str) -> Callable[[str], Any]:
-    kind = type_of(PruneConfig, name)
+    kind = type_of(HOMES[name], name)
     return _yes_or_no if kind is bool else kind
 
 
-KNOBS = {each.name: _parser(each.name) for each in fields(PruneConfig) if info_of(each).in_grid}
+KNOBS = {name: _parser(name) for name in HOMES}
 """Settings that a variant of K-prune may change, as in `kprune refit=no`, with the parsers of their values."""
 
 EXPECTED = {bool: "yes or no", int: "a whole number", float: "a number", str: "a name"}
@@ -136,7 +140,18 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
         try:
             knobs[knob] = KNOBS[knob](value)
         except (ValueError, KeyError) as error:
-            expected = EXPECTED[type_of(PruneConfig, knob)]
+            expected = EXPECTED[type_of(HOMES[knob], knob)]
             raise KpruneError(f"{text!r} sets {knob} to {value!r}; it must be {expected}.") from error
-    resolve(PruneConfig(method=name, **knobs), head_width=1)
+    pruning, healing = split_settings(knobs)
+    resolve(PruneConfig(method=name, **pruning), head_width=1)
+    HealConfig(**healing)
     return name, knobs
+
+
+def split_settings(knobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of pruning, and those of healing; the latter are empty if a variant is not healed."""
+    pruning = {name: value for name, value in knobs.items() if HOMES[name] is PruneConfig}
+    healing = {name: value for name, value in knobs.items() if HOMES[name] is HealConfig}
+    if healing and "heal" not in healing:
+        raise KpruneError(f"a variant sets {next(iter(healing))} without heal; add heal={DEFAULT_HEAL}, for example.")
+    return pruning, healing

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from kprune.errors import KpruneError
 from kprune.evaluation.evaluator import Evaluation
 from kprune.evaluation.metrics import METRICS
-from kprune.jobs.prune_checkpoint import State, evaluate_against_dense, no_progress
+from kprune.jobs.prune_checkpoint import State, evaluate_against_dense, healed, no_progress
 from kprune.pruning.result import Pruned
 
 LARGEST = 0.95
@@ -55,7 +55,7 @@ class PruneWithinDrop:
         pruner = state.prepared.pruner(state.config, state.run)
         with state.show_progress() as advance:
             found = largest_reduction(
-                lambda reduction: pruner.prune(reduction, progress=advance),
+                lambda reduction: healed(state, pruner.prune(reduction, progress=advance), advance),
                 lambda pruned: evaluate_against_dense(state, pruned.model, no_progress),
                 self.max_drop,
                 guard=self.guard,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +24,7 @@ from kprune.data.processing import MediaReader, draw_media
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
-from kprune.jobs.check_model import EXAMPLES, ensure_row
+from kprune.jobs.check_model import EXAMPLES, load_checked
 from kprune.models.families import family_of
 from kprune.models.family import Family
 from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, QUESTION_ANSWERING, Prediction, kind_of
@@ -46,6 +49,10 @@ class Prepared:
     """Outputs of the dense model on the test, computed once for all runs."""
     proposed: Family | None = None
     """The row that was proposed for the model, because the table has none for its type."""
+    judging: list[dict[str, Tensor]] = field(default_factory=list)
+    """Batches that judge a healing; the sample has none of them."""
+    draw_more: Callable[[int], list[dict[str, Tensor]]] | None = None
+    """Draws up to so many tokens: those of the sample, those that judge, then others. None: there are no others."""
     _pruners: dict[PruneConfig, Pruner] = field(default_factory=dict)
 
     def pruner(self, config: PruneConfig, run: RunConfig) -> Pruner:
@@ -74,13 +81,17 @@ def prepare(
     device: str | None = None,
     with_labels: bool = False,
     in_float32: bool = False,
+    held_out: float = 0.0,
 ) -> Prepared:
-    """Load the model, check that it fits the test, and draw the calibration batches."""
+    """Load the model, check that it fits the test, and draw the calibration batches.
+
+    `held_out` is the share of tokens, relative to the sample's, that judge a healing.
+    """
     texts = [" ".join(row) for row in sample.rows[:EXAMPLES] if all(isinstance(part, str) for part in row)]
-    proposed = ensure_row(source, texts)
+    loaded, proposed = load_checked(source, texts)
     tokenizer = load_reader(source)
     source.warn_of_unread_modules()
-    model = with_padding(on_device(source.load(), device), tokenizer)
+    model = with_padding(on_device(loaded, device), tokenizer)
     if in_float32:
         model = model.float()
     kind = kind_of(model, pooling=source.pooling)
@@ -95,12 +106,13 @@ def prepare(
     if isinstance(tokenizer, MediaReader):
         reader = tokenizer.for_model(model, max_length)
         batches = draw_media(rows, reader, tokens=tokens, seed=config.seed, labels=labels)
-        return Prepared(source, model, tokenizer, batches, test, length_limit(source, max_length), proposed=proposed)
+        limit = length_limit(source, max_length)
+        return _with_judging(Prepared(source, model, tokenizer, batches, test, limit, proposed=proposed), held_out)
     is_causal = kind.name == CAUSAL_LM.name
-    batches = draw(
+    draw_up_to = partial(
+        draw,
         rows,
         tokenizer,
-        tokens=tokens,
         max_length=length_limit(
             source, max_length or (BLOCK_TOKENS if is_causal else None), longest_input(tokenizer, model.config)
         ),
@@ -109,9 +121,56 @@ def prepare(
         packed=is_causal,
         labels=labels,
     )
+    batches = draw_up_to(tokens=tokens)
     # Blocks of the sample and windows of the test are cut independently.
     limit = length_limit(source, None if is_causal else max_length)
-    return Prepared(source, model, tokenizer, batches, test, limit, proposed=proposed)
+    prepared = Prepared(source, model, tokenizer, batches, test, limit, proposed=proposed)
+    prepared.draw_more = lambda most: draw_up_to(tokens=most, is_most=True)
+    return _with_judging(prepared, held_out)
+
+
+def _with_judging(prepared: Prepared, held_out: float) -> Prepared:
+    """The job with batches that judge a healing: beyond the sample, or else a part that the sample then lacks.
+
+    A pruned model is fitted to its sample, and seems better on it than it is.
+    """
+    if not held_out:
+        return prepared
+    count, tokens = row_count(prepared.batches), token_count(prepared.batches)
+    if prepared.draw_more is not None:
+        beyond = rows_from(prepared.draw_more(math.ceil((1.0 + held_out) * tokens)), count)
+        if token_count(beyond) >= 0.5 * held_out * tokens:
+            prepared.judging = beyond
+            return prepared
+    cut = count - max(1, round(held_out * count))
+    if cut < 1:
+        raise BadSample("healing needs two examples or more, one of which is held out; pass more text.")
+    prepared.judging, prepared.draw_more = rows_from(prepared.batches, cut), None
+    prepared.batches = rows_from(prepared.batches, 0, cut)
+    return prepared
+
+
+def row_count(batches: list[dict[str, Tensor]]) -> int:
+    """Rows of all batches."""
+    return sum(len(next(iter(batch.values()))) for batch in batches)
+
+
+def token_count(batches: list[dict[str, Tensor]]) -> int:
+    """Real tokens of all batches; of images and sounds, their number."""
+    masks = [batch.get("attention_mask") for batch in batches]
+    return sum(len(next(iter(b.values()))) if m is None else int(m.sum()) for b, m in zip(batches, masks, strict=True))
+
+
+def rows_from(batches: list[dict[str, Tensor]], start: int, end: int | None = None) -> list[dict[str, Tensor]]:
+    """The rows of batches from number `start` up to `end`."""
+    found, first = [], 0
+    for batch in batches:
+        rows = len(next(iter(batch.values())))
+        own = slice(max(start - first, 0), None if end is None else max(end - first, 0))
+        if len(range(rows)[own]):
+            found.append({name: value[own] for name, value in batch.items()})
+        first += rows
+    return found
 
 
 def with_padding(model: PreTrainedModel, tokenizer: Any) -> PreTrainedModel:

@@ -6,6 +6,7 @@ and returns the next one; a new stage after pruning is one more function in the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -13,20 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.atomic import remove_leftovers, require_writable
 from kprune.checkpoints.writer import save
-from kprune.config import PruneConfig, RunConfig
+from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.data.tasks import Test
 from kprune.errors import NotFinite
 from kprune.evaluation.evaluator import Evaluation, evaluate
-from kprune.jobs.preparation import Prepared, float32_copy
+from kprune.healing.healer import heal
+from kprune.jobs.preparation import Prepared, float32_copy, row_count, rows_from, token_count
 from kprune.models.outputs import Prediction
 from kprune.pruning.journal import FolderJournal, process_folder
 from kprune.pruning.progress import Progress
 from kprune.pruning.result import Pruned
 from kprune.runtime.distributed import all_true, barrier, rank
+
+MOST_PARTS = 20
+"""Passes of healing that may each read other text; the text is tokenised before."""
 
 Advance = Callable[[Progress], None]
 ShowProgress = Callable[[], AbstractContextManager[Advance]]
@@ -45,6 +51,8 @@ class State:
     config: PruneConfig
     run: RunConfig = field(default_factory=RunConfig)
     show_progress: ShowProgress = no_progress
+    heal: HealConfig | None = None
+    """How the pruned model is healed; None: it is not."""
     pruned: Pruned | None = None
     evaluation: Evaluation | None = None
     notes: tuple[str, ...] = ()
@@ -69,6 +77,39 @@ def prune_to_reduction(state: State) -> State:
     with state.show_progress() as advance:
         pruned = pruner.prune(state.config.reduction, checkpoint=state.run.checkpoint, progress=advance)
     return replace(state, pruned=pruned)
+
+
+def heal_result(state: State) -> State:
+    """Heal the pruned model, if the job asks for it and no earlier stage did."""
+    if state.heal is None or state.result.healed is not None:
+        return state
+    with state.show_progress() as advance:
+        return replace(state, pruned=healed(state, state.result, advance))
+
+
+def healed(state: State, pruned: Pruned, advance: Advance) -> Pruned:
+    """A pruned model, healed as the job says, on as much other text as the passes read, then on the sample."""
+    if state.heal is None:
+        return pruned
+    prepared, run = state.prepared, replace(state.run, progress=advance)
+    text = text_for_passes(prepared, state.heal, pruned.tokens)
+    judges = prepared.judging or None
+    result = heal(pruned, prepared.model, text, state.heal, run=run, judged_by=judges, pass_tokens=pruned.tokens)
+    assert result.pruned is not None
+    return result.pruned
+
+
+def text_for_passes(prepared: Prepared, config: HealConfig, tokens: int) -> list[dict[str, Tensor]]:
+    """Batches for passes of so many tokens each: text that the pruning has not seen, then the sample.
+
+    The pruned model is fitted to its sample, so that other text teaches more.
+    """
+    passes = MOST_PARTS if config.passes is None else min(MOST_PARTS, math.ceil(config.passes))
+    seen = row_count(prepared.batches) + row_count(prepared.judging)
+    known = token_count(prepared.batches) + token_count(prepared.judging)
+    others = [] if prepared.draw_more is None else rows_from(prepared.draw_more(known + passes * tokens), seen)
+    is_enough = token_count(others) >= passes * tokens
+    return others if is_enough else [*others, *prepared.batches]
 
 
 def evaluate_result(state: State) -> State:
@@ -147,7 +188,7 @@ def save_to(out: Path, *, overwrite: bool) -> Stage:
             )
         if journal and state.run.checkpoint:
             barrier()  # the model is written
-            _remove_journal(journal, Path(state.run.checkpoint))
+            remove_journal(journal, Path(state.run.checkpoint))
         return replace(state, out=out)
 
     return stage
@@ -163,15 +204,16 @@ def prune_checkpoint(
     out: Path | None = None,
     overwrite: bool = False,
     show_progress: ShowProgress = no_progress,
+    heal: HealConfig | None = None,
 ) -> State:
     """Prune a prepared model, run the stages, test the result, and save it if `out` is given.
 
     `prune` decides how much is removed: to a reduction, within a drop (`jobs.max_drop`) or to a speed-up
-    (`jobs.speedup`).
+    (`jobs.speedup`). With `heal`, the pruned model is trained toward the dense one.
     """
-    state = State(prepared, config, run or RunConfig(), show_progress)
+    state = State(prepared, config, run or RunConfig(), show_progress, heal)
     saving = [save_to(out, overwrite=overwrite)] if out is not None else []
-    for stage in (prune, *stages, evaluate_result, *saving):
+    for stage in (prune, heal_result, *stages, evaluate_result, *saving):
         state = stage(state)
     return state
 
@@ -193,7 +235,7 @@ def _journal(run: RunConfig) -> FolderJournal | None:
     return FolderJournal(process_folder(run.checkpoint)) if run.checkpoint else None
 
 
-def _remove_journal(journal: FolderJournal, folder: Path) -> None:
+def remove_journal(journal: FolderJournal, folder: Path) -> None:
     """Delete the journal, every process its own part."""
     journal.remove()
     barrier()

@@ -88,6 +88,25 @@ def forward_to_top(
     return tops[0]
 
 
+def forward_with_streams(model: PreTrainedModel, batch: Batch, *, with_head: bool = True) -> tuple[Any, list[Tensor]]:
+    """The model's outputs (None without the head), and the stream after each layer; all with their graphs."""
+    streams: list[Tensor] = []
+    layers = layers_of(model)
+
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        streams.append(output[0] if isinstance(output, tuple) else output)
+        if len(streams) == len(layers) and not with_head:
+            raise _Reached
+
+    outputs = None
+    with ExitStack() as stack:
+        stack.enter_context(suppress(_Reached))
+        for layer in layers:
+            stack.enter_context(layer.register_forward_hook(keep))
+        outputs = call(model, batch)
+    return outputs, streams
+
+
 def has_partial_head(model: PreTrainedModel) -> bool:
     """Whether the model can compute the logits of some positions only."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters

@@ -230,6 +230,8 @@ class Criterion:
     """μ, the weight of heads relative to neurons; None: the width d_h of a head."""
     refresh: int = 1
     """Sublayers between two measurements; 0: one measurement serves the whole run."""
+    causal_rep_weight: float | None = None
+    """λ for causal language models, if it is another: every token predicts, and a stream's scale grows with depth."""
     wants_labels: bool = False
     leaves_tensors: bool = False
     """Whether every batch of a measurement leaves small tensors behind."""
@@ -245,6 +247,7 @@ CRITERIA = {
             rep_weight=1e-6,
             head_weight=1.0,
             refresh=0,
+            causal_rep_weight=1e-10,
             leaves_tensors=True,
         ),
         Criterion(

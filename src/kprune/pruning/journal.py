@@ -28,8 +28,15 @@ from kprune.runtime.distributed import all_true, rank, world_size
 RUN = "run.json"
 RESULT = "result.json"
 PREDICTIONS = "predictions"
+HEALING = "healing"
+"""The journal of a healing, and the folder that it is kept in, inside that of the pruning."""
 NAMES = {"kprune": "kprune's version"}
-COMPARED_BY_HASH = {"model": "the model's weights", "sample": "the sample's tokens", "prices": "the prices of units"}
+COMPARED_BY_HASH = {
+    "model": "the model's weights",
+    "teacher": "the dense model's weights",
+    "sample": "the sample's tokens",
+    "prices": "the prices of units",
+}
 
 
 def process_folder(folder: str | Path) -> Path:
@@ -108,11 +115,11 @@ class FolderJournal(Journal):
         if outcome.bias is not None:
             tensors["bias"] = outcome.bias
         step = {name: value for name, value in asdict(outcome.step).items() if name != "kept"}
-        self._write(f"step-{number:03}", tensors, {"step": step, "method_state": outcome.method_state})
+        self.write(f"step-{number:03}", tensors, {"step": step, "method_state": outcome.method_state})
 
     def _read_outcome(self, number: int, target: Sublayer) -> Outcome | None:
         name = f"step-{number:03}"
-        entry = self._read(name)
+        entry = self.read(name)
         if entry is None:
             return None
         tensors, details = entry
@@ -130,7 +137,7 @@ class FolderJournal(Journal):
         self, number: int, sublayers: Sequence[Sublayer], tokens: Sequence[int]
     ) -> list[Measured] | None:
         name = f"measured-{number:03}"
-        entry = self._read(name)
+        entry = self.read(name)
         if entry is None:
             return None
         tensors, details = entry
@@ -153,17 +160,17 @@ class FolderJournal(Journal):
         tensors = {f"{place}": each.scores for place, each in enumerate(measured)}
         for place, each in enumerate(measured):
             tensors |= {f"{place}.{n}": weights for n, weights in enumerate(each.token_weights or [])}
-        self._write(f"measured-{number:03}", tensors, {"batches": len(measured[0].token_weights or [])})
+        self.write(f"measured-{number:03}", tensors, {"batches": len(measured[0].token_weights or [])})
 
     def restore_predictions(self, predictions: TeacherPredictions) -> None:
-        entry = self._read(PREDICTIONS)
+        entry = self.read(PREDICTIONS)
         self._has_predictions = entry is not None and predictions.restore(entry[0])
 
     def add_predictions(self, predictions: TeacherPredictions) -> None:
         if not self._has_predictions:
             state = predictions.state()
             if state is not None:
-                self._write(PREDICTIONS, state, {})
+                self.write(PREDICTIONS, state, {})
                 self._has_predictions = True
 
     def add_result(self, staged: Path, out: Path) -> None:
@@ -181,13 +188,16 @@ class FolderJournal(Journal):
 
     def remove(self) -> None:
         """Delete the journal's files, and the folder if it is empty then."""
+        if (self.folder / HEALING).is_dir():
+            FolderJournal(self.folder / HEALING).remove()
         for path in sorted(self.folder.iterdir(), key=lambda path: path.name == RESULT):  # the result last
-            if _is_own(path.name):
+            if _is_own(path.name) and path.is_file():
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # not empty, or not removable
             self.folder.rmdir()
 
-    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and details of an entry; None if there is none."""
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
             return None
@@ -201,7 +211,7 @@ class FolderJournal(Journal):
             raise self._damaged(name) from error
         return tensors, details
 
-    def _write(self, name: str, tensors: dict[str, Tensor], details: dict[str, Any]) -> None:
+    def write(self, name: str, tensors: dict[str, Tensor], details: dict[str, Any]) -> None:
         """Write an entry to disk completely, then give it its name."""
         content = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
         content["details"] = _bytes_of(json.dumps(details))
@@ -247,8 +257,8 @@ def _require_own(folder: Path) -> None:
 
 
 def _is_own(name: str) -> bool:
-    pattern = rf"((step|measured)-\d{{3,}}|{PREDICTIONS})\.safetensors(\.partial)?"
-    return name in (RUN, RESULT) or re.fullmatch(pattern, name) is not None
+    pattern = rf"((step|measured)-\d{{3,}}|{PREDICTIONS}|{HEALING})\.safetensors(\.partial)?"
+    return name in (RUN, RESULT, HEALING) or re.fullmatch(pattern, name) is not None
 
 
 def _lock(file: IO[str], folder: Path) -> None:
@@ -271,7 +281,7 @@ def _require_same(file: IO[str], folder: Path, identity: dict[str, Any]) -> None
         raise BadCheckpoint(f"{folder / RUN} is not a checkpoint file ({error}); choose another folder.") from error
     if is_cut:
         for path in folder.iterdir():
-            if path.name != RUN:
+            if path.name != RUN and path.is_file():
                 path.unlink()
         file.truncate(0)
         file.write(json.dumps(identity) + "\n")

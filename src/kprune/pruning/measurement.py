@@ -96,7 +96,7 @@ def backpropagate(
         leaf = top.detach().requires_grad_()
         if is_teacher:
             predictions.record_top(number, top.detach())
-        for positions in _position_chunks(batch, student.config.vocab_size):
+        for positions in position_chunks(batch, student.config.vocab_size):
             student_part = next_token_rows(head_at(student, batch, leaf, positions), batch, positions)
             teacher_part = student_part.detach() if is_teacher else predictions.part(number, positions)
             criterion.objective(kind, student_part, teacher_part, config, batch.labels).backward()
@@ -107,7 +107,7 @@ def backpropagate(
     criterion.objective(kind, kind.read(outputs, batch), teacher, config, batch.labels).backward()
 
 
-def _position_chunks(batch: Batch, vocabulary: int) -> tuple[Tensor, ...]:
+def position_chunks(batch: Batch, vocabulary: int) -> tuple[Tensor, ...]:
     """All positions, in parts whose logits fit into memory."""
     examples, length = batch.mask.shape
     most = max(1, LOGITS // (vocabulary * examples))

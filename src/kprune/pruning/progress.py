@@ -24,6 +24,8 @@ class Progress:
     sublayer: str
     step: Step | None
     """The sublayer's outcome, when it is finished."""
+    note: str = ""
+    """What else a bar shows, such as a held-out loss."""
 
 
 class Clock:

@@ -20,10 +20,10 @@ from transformers import PreTrainedModel
 from kprune.config import PruneConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, OutOfMemory, UnsupportedModel
 from kprune.models.batches import as_batches
-from kprune.models.families import REFUSED, REGISTERED, family_of, has_row
-from kprune.models.outputs import kind_of
-from kprune.models.proposal import propose
+from kprune.models.families import family_of
+from kprune.models.outputs import CAUSAL_LM, OutputKind, kind_of
 from kprune.models.resize import drop_zero_bias
+from kprune.models.row_proof import needs_proof, prove_row, recall_row
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import budget_named, total_flops
 from kprune.pruning.finish import attach_record, hand_over, require_finite_outputs
@@ -90,21 +90,22 @@ class Pruner:
                 f"cannot prune a {type(model).__name__}; pass a transformers model "
                 "(of a SentenceTransformer, its first module's auto_model)."
             )
-        self.requested, self.run_config = combine_options(config, run, options)
+        self.requested, self.run_config = combine_options(config or PruneConfig(), run, options)
         _require_device(model, self.run_config.device)
-        if not has_row(model.config) and model.config.model_type not in REFUSED:
+        if needs_proof(model):
+            require_finite_weights(model)
             batches = list(as_batches(batches))
-            REGISTERED[model.config.model_type] = propose(model, batches, pooling=self.requested.pooling)
-            log.warning("a %r model has no row in the table; one was proposed and checked", model.config.model_type)
+            prove_row(model, batches, pooling=self.requested.pooling)
+        recall_row(model)
         require_prunable(model)
         model = without_inference_tensors(model)
         sublayers = [sublayer for sublayer in find(model) if sublayer.units]
-        self.config = self._resolved(sublayers)
+        kind = kind_of(model, pooling=self.requested.pooling)
+        self.config = self._resolved(sublayers, kind)
         if family_of(model.config).has_cache:
             log.warning(
                 "support of %s is experimental: compare the result with the dense model", model.config.model_type
             )
-        kind = kind_of(model, pooling=self.config.pooling)
         require_finite_weights(model)
         self.model = model
         teacher = teacher_of(model)
@@ -122,7 +123,7 @@ class Pruner:
         """
         other = copy.copy(self)
         other.requested, other.run_config = combine_options(self.requested, self.run_config, changes)
-        other.config = other._resolved(find(self.model))
+        other.config = other._resolved(find(self.model), self.shared.predictions.kind)
         other.shared = replace(self.shared, first=None)
         return other
 
@@ -241,8 +242,9 @@ class Pruner:
             predictions = TeacherPredictions(self.shared.teacher, kind, sample, offload=offload)
             self.shared = Shared(self.shared.teacher, sample, predictions)
 
-    def _resolved(self, sublayers: list[Sublayer]) -> PruneConfig:
-        return resolve(self.requested, max((sublayer.width for sublayer in sublayers), default=1))
+    def _resolved(self, sublayers: list[Sublayer], kind: OutputKind) -> PruneConfig:
+        head_width = max((sublayer.width for sublayer in sublayers), default=1)
+        return resolve(self.requested, head_width, is_causal=kind.name == CAUSAL_LM.name)
 
     def _identity(self, config: PruneConfig) -> dict[str, Any]:
         """What distinguishes one run from another, for the journal."""

@@ -23,8 +23,11 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def resolve(config: PruneConfig, head_width: int) -> PruneConfig:
-    """The config with every name checked and every default filled in; `head_width` is d_h of the model."""
+def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) -> PruneConfig:
+    """The config with every name checked and every default filled in.
+
+    `head_width` is d_h of the model; `is_causal` says that it is a causal language model.
+    """
     for field in ("method", "criterion", "search"):
         value = getattr(config, field)
         if value not in CHOICES[field] and not (field == "criterion" and value is None):
@@ -38,9 +41,12 @@ def resolve(config: PruneConfig, head_width: int) -> PruneConfig:
         config = replace(config, criterion=PruneConfig.criterion)
     criterion = CRITERIA[config.criterion or ""]
     head_weight = head_width if criterion.head_weight is None else criterion.head_weight
+    rep_weight = criterion.rep_weight
+    if is_causal and criterion.causal_rep_weight is not None:
+        rep_weight = criterion.causal_rep_weight
     return replace(
         config,
-        rep_weight=criterion.rep_weight if config.rep_weight is None else config.rep_weight,
+        rep_weight=rep_weight if config.rep_weight is None else config.rep_weight,
         head_weight=head_weight if config.head_weight is None else config.head_weight,
         refresh=criterion.refresh if config.refresh is None else config.refresh,
     )

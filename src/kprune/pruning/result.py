@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -60,6 +61,9 @@ class Pruned:
     examples: int
     tokens: int
     seconds: float
+    """Seconds of the pruning and of the healing."""
+    healed: dict[str, Any] | None = None
+    """How the model was healed (`Healed.summary`); None: it was not."""
 
     def __repr__(self) -> str:
         before, after = self.parameters
@@ -89,4 +93,20 @@ class Pruned:
             "examples": self.examples,
             "tokens": self.tokens,
             "errors": [float(f"{step.error_after:.4g}") for step in self.steps],
+            **({} if self.healed is None else {"healed": [self.healed]}),
         }
+
+
+def describe_healing(entry: Mapping[str, Any]) -> str:
+    """One sentence about a healing in the record; anyone may have edited it, so that entries may be missing."""
+    steps, tokens, loss = (entry.get(name) for name in ("steps", "tokens", "loss"))
+    size = f"{tokens:,} tokens" if isinstance(tokens, int) else "text"
+    if not entry.get("best_step"):
+        return f"Healing ({steps} steps on {size}) found no better weights on held-out text; the pruned ones were kept."
+    numbers = loss if isinstance(loss, list | tuple) and len(loss) == 2 else ("?", "?")
+    before, after = (f"{each:.4g}" if isinstance(each, int | float) else "?" for each in numbers)
+    end = " before it was interrupted" if entry.get("is_interrupted") else ""
+    return (
+        f"The model was then healed without labels in {steps} steps on {size}{end}: its loss against the dense model "
+        f"on held-out text fell from {before} to {after}."
+    )

@@ -40,7 +40,7 @@ def sample_for(
     per_token = sum(2 * sublayer.features + 4 * sublayer.consumer.out_features for sublayer in find(model))
     if kind.is_vocabulary and not has_partial_head(model):
         per_token += 4 * model.config.vocab_size
-    examples = examples_of(batches, partial(stream_length, model), _pad_id_of(model.config))
+    examples = examples_of(batches, partial(stream_length, model), pad_id_of(model.config))
     require_fit(examples, model.config)
     tokens = activation_bytes(config, model.num_parameters()) // (4 * per_token)
     # Several batches per process balance the load; one process uses the batches of two, for equal results.
@@ -59,7 +59,7 @@ def sample_for(
     return replace(sample, batches=shard(sample.batches))
 
 
-def _pad_id_of(config: PreTrainedConfig) -> int | None:
+def pad_id_of(config: PreTrainedConfig) -> int | None:
     """The token that pads texts; None if texts may end with it, too."""
     pad: int | None = getattr(config, "pad_token_id", None)
     return None if pad == getattr(config, "eos_token_id", None) else pad

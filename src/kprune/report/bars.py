@@ -46,6 +46,8 @@ def progress_bar(*, disable: bool = False) -> Iterator[Callable[[Progress], None
             bar.update(task, completed=progress.fraction, description=progress.sublayer)
             if progress.step is not None:
                 bar.update(task, error=f"error {progress.step.error_after:.4f}")
+            elif progress.note:
+                bar.update(task, error=progress.note)
 
         yield advance
 

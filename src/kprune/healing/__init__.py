@@ -1,0 +1,1 @@
+"""Healing: a pruned model is trained toward the dense one, without labels."""
