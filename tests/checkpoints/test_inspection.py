@@ -7,6 +7,7 @@ import tiny
 import torch
 import zoo
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 from uneven_model import BATCHES, uneven_result
 
 import kprune
@@ -43,6 +44,20 @@ def test_a_dense_folder_has_no_history(tmp_path):
     assert found.history == []
     assert found.length == 128.0
     assert found.flops[0] == found.flops[1]
+
+
+@pytest.mark.parametrize(("name", "are_tied"), [("gpt2", True), ("gpt_neox", False)])
+def test_the_vocabulary_of_a_language_model_is_counted_apart(name, are_tied, tmp_path):
+    model = zoo.build(name, "causal language model")
+    model.save_pretrained(tmp_path)
+    found = inspect(tmp_path, 50.0)
+    head = model.get_output_embeddings()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        head(torch.zeros(50, head.in_features))
+    weights = sum(each.numel() for _, each in model.named_parameters() if each.dim() == 2 and len(each) == 99)
+    assert found.vocabulary.flops == counter.get_total_flops()
+    assert found.vocabulary.parameters == weights
+    assert (weights == head.weight.numel()) == are_tied
 
 
 @pytest.mark.parametrize(("family", "kind"), tiny.ALL_CASES)

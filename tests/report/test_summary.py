@@ -2,7 +2,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from kprune.checkpoints.inspection import Inspection, Shape
+from kprune.checkpoints.inspection import Inspection, Shape, Vocabulary
 from kprune.deploy.benchmark import Bench, Loss, Timing
 from kprune.deploy.footprint import Footprint
 from kprune.evaluation.evaluator import Evaluation
@@ -23,6 +23,16 @@ def test_an_inspection_ends_with_flops_parameters_and_size():
         "parameters       3.00 M of 4.00 M (embeddings and head included)",
         "on disk          12.3 MB",
     ]
+
+
+def test_an_inspection_of_a_language_model_names_the_share_of_its_vocabulary():
+    shape, screen = Shape([1], [3], 1, 3), console()
+    vocabulary = Vocabulary(flops=3e9, parameters=750_000)
+    found = Inspection("llama", shape, 60.0, (2e9, 1e9), (4_000_000, 3_000_000), 12_300_000, [], vocabulary)
+    print_inspection(found, screen)
+    (line,) = [line for line in screen.file.getvalue().splitlines() if line.startswith("vocabulary")]
+    assert line.split()[1] == "75.0%"
+    assert line.endswith("25.0% of the parameters")
 
 
 def test_an_evaluation_ends_with_its_notes():

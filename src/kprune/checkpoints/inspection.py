@@ -30,6 +30,15 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    """Embeddings of tokens and the output layer of a language model, which no budget counts."""
+
+    flops: float
+    """Of the output layer, for one input."""
+    parameters: int
+
+
+@dataclass(frozen=True)
 class Inspection:
     """A checkpoint's shape and size, and the size of the dense model."""
 
@@ -43,6 +52,8 @@ class Inspection:
     """Dense and present."""
     bytes_on_disk: int
     history: list[dict[str, Any]]
+    vocabulary: Vocabulary | None = None
+    """What the output layer over a vocabulary adds; None if the model has none."""
 
 
 def inspect(folder: str | Path, length: float | None = None) -> Inspection:
@@ -72,6 +83,7 @@ def inspect(folder: str | Path, length: float | None = None) -> Inspection:
         parameters=(dense_parameters, parameters),
         bytes_on_disk=sum(file.stat().st_size for file in source.folder.rglob("*") if file.is_file()),
         history=history,
+        vocabulary=_vocabulary(model_class, config, length),
     )
 
 
@@ -88,6 +100,18 @@ def _fixed_length(model_class: type[PreTrainedModel], config: PreTrainedConfig) 
     """Tokens of every input of a dense model, such as an image's patches, if the config says how many."""
     with torch.device("meta"):
         return fixed_length(model_class._from_config(config))
+
+
+def _vocabulary(model_class: type[PreTrainedModel], config: PreTrainedConfig, length: float) -> Vocabulary | None:
+    """FLOPs and parameters of a language model's output layer and embeddings, which share weights if they are tied."""
+    with torch.device("meta"):
+        model: PreTrainedModel = model_class._from_config(config)
+    output = model.get_output_embeddings()
+    if output is None:
+        return None
+    matrices = [layer.get_parameter("weight") for layer in (output, model.get_input_embeddings())]
+    own = {id(matrix): matrix.numel() for matrix in matrices}
+    return Vocabulary(2.0 * length * matrices[0].numel(), sum(own.values()))
 
 
 def _measure_size(

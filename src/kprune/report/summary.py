@@ -22,6 +22,12 @@ def print_inspection(found: Inspection, console: Console) -> None:
     console.print(
         f"parameters  {parameters / 1e6:9.2f} M of {dense_parameters / 1e6:.2f} M (embeddings and head included)"
     )
+    if (vocabulary := found.vocabulary) is not None:
+        console.print(
+            f"vocabulary  {vocabulary.flops / (vocabulary.flops + present):9.1%} of the model's FLOPs are the output "
+            f"layer's, which are not counted above; {vocabulary.parameters / parameters:.1%} of the parameters",
+            soft_wrap=True,
+        )
     console.print(f"on disk     {found.bytes_on_disk / 1e6:9.1f} MB")
 
 
