@@ -9,10 +9,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 from command_line import write_decoder
+from task_data import load_decoder_tokenizer
 from transformers import AutoModelForCausalLM
 
 from kprune.data.calibration import python_documentation
-from task_data import load_decoder_tokenizer
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

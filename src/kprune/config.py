@@ -91,7 +91,8 @@ class PruneConfig:
     )
     ridge: float | None = option(
         None,
-        f"Ridge of the refit, relative to the mean diagonal.  [default: {DEFAULT_RIDGE:g}]",
+        "Ridge of the refit, relative to the mean diagonal.  [default: cross-validated per sublayer, or "
+        f"{DEFAULT_RIDGE:g} by the paper's criteria and by rivals]",
         least=0.0,
         example="leave it out for the default",
     )

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kprune.maths.least_squares import LeastSquares
+from kprune.maths.least_squares import RIDGES, HalvedLeastSquares, LeastSquares
 
 CPU = torch.device("cpu")
 
@@ -69,3 +69,80 @@ def test_dependent_columns_need_a_ridge():
     with pytest.raises(torch.linalg.LinAlgError):
         sums.solve(0.0)
     assert sums.solve(1e-6).isfinite().all()
+
+
+def halved(p, q, half):
+    sums = HalvedLeastSquares(p.shape[1], q.shape[1], CPU)
+    sums.add(p, q, None, half)
+    return sums
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_fit_toward_a_prior_is_that_of_the_stacked_problem(bias):
+    p, q = problem(60, 4, 3, 1)
+    sums, prior = LeastSquares(4, 3, CPU), torch.randn(5, 3, dtype=p.dtype)
+    sums.add(p, q)
+    full = torch.cat([p, torch.ones(60, 1, dtype=p.dtype)], 1) if bias else p
+    roots = torch.zeros(4, full.shape[1], dtype=p.dtype)
+    roots[:, :4] = torch.diag((0.3 * p.square().sum(0)).sqrt())
+    expected = torch.linalg.lstsq(torch.cat([full, roots]), torch.cat([q, roots[:, :4] @ prior[:4]])).solution
+    found = sums.solve_toward(prior, 0.3, bias=bias)
+    torch.testing.assert_close(found[: full.shape[1]], expected)
+
+
+def test_a_scale_of_a_feature_does_not_change_the_fit_toward_a_prior():
+    p, q = problem(60, 4, 3, 1)
+    prior, scale = torch.randn(5, 3, dtype=p.dtype), torch.tensor([10.0, 1.0, 0.1, 5.0], dtype=p.dtype)
+    plain, scaled = LeastSquares(4, 3, CPU), LeastSquares(4, 3, CPU)
+    plain.add(p, q)
+    scaled.add(p * scale, q)
+    other_prior = torch.cat([prior[:4] / scale[:, None], prior[4:]])
+    found = scaled.solve_toward(other_prior, 0.3)
+    torch.testing.assert_close(found[:4] * scale[:, None], plain.solve_toward(prior, 0.3)[:4], rtol=1e-6, atol=1e-8)
+
+
+def test_the_sums_of_halves_add_up():
+    p, q = problem(60, 4, 3, 2)
+    whole, halves = LeastSquares(4, 3, CPU), halved(p, q, torch.arange(60) % 2)
+    whole.add(p, q)
+    torch.testing.assert_close(halves.solve(1e-6), whole.solve(1e-6))
+    assert halves.error(halves.solve(0.1)) == pytest.approx(whole.error(whole.solve(0.1)))
+
+
+def test_held_out_error_is_that_of_each_half_judging_the_other():
+    p, q = problem(60, 4, 3, 3)
+    half, prior, expected = torch.arange(60) % 2, torch.zeros(5, 3, dtype=torch.float64), 0.0
+    for number in (0, 1):
+        fitted = LeastSquares(4, 3, CPU)
+        fitted.add(p[half == number], q[half == number])
+        solution = fitted.solve_toward(prior, 0.1)
+        expected += float((p[half != number] @ solution[:4] + solution[4] - q[half != number]).square().sum())
+    assert halved(p, q, half).held_out_error(prior, 0.1, bias=True) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tokens", [12, 40, 2000])
+@pytest.mark.parametrize("noise", [0.01, 1.0, 100.0])
+def test_cross_validation_takes_the_ridge_with_the_least_held_out_error(tokens, noise):
+    p, _ = problem(tokens, 8, 3, 4)
+    truth = torch.randn(8, 3, dtype=p.dtype, generator=torch.Generator().manual_seed(5))
+    q = p @ truth + noise * problem(tokens, 1, 3, 6)[1]
+    sums = halved(p, q, torch.arange(tokens) % 2)
+    prior = torch.cat([truth + 0.1, torch.zeros(1, 3, dtype=p.dtype)])
+    errors = [sums.held_out_error(prior, ridge, bias=False) for ridge in RIDGES]
+    assert sums.best_ridge(prior, bias=False) == RIDGES[errors.index(min(errors))]
+    distance = (sums.cross_validated(prior, bias=False)[:8] - truth).norm()
+    if noise == 100.0:
+        assert distance < 0.1 * (sums.solve(1e-9, bias=False)[:8] - truth).norm()
+
+
+def test_one_example_is_fitted_without_a_judge():
+    p, q = problem(60, 4, 3, 7)
+    sums, prior = halved(p, q, None), torch.zeros(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(sums.cross_validated(prior), sums.solve_toward(prior, 5e-4))
+
+
+def test_features_that_are_all_zero_keep_their_weights():
+    _, q = problem(60, 4, 3, 8)
+    prior = torch.randn(5, 3, dtype=torch.float64)
+    sums = halved(torch.zeros(60, 4, dtype=torch.float64), q, torch.arange(60) % 2)
+    torch.testing.assert_close(sums.cross_validated(prior)[:4], prior[:4])

@@ -28,10 +28,12 @@ def test_every_name_has_a_phrase():
 def test_none_takes_the_criterions_default_and_nothing_else_changes(criterion):
     row = CRITERIA[criterion]
     resolved = resolve(PruneConfig(criterion=criterion, reduction=0.3, seed=7), head_width=8)
-    assert (resolved.rep_weight, resolved.refresh, resolved.ridge) == (row.rep_weight, row.refresh, DEFAULT_RIDGE)
+    ridge = None if row.is_cross_validated else DEFAULT_RIDGE
+    assert (resolved.rep_weight, resolved.refresh, resolved.ridge) == (row.rep_weight, row.refresh, ridge)
     assert resolved.head_weight == (8 if criterion == "released" else row.head_weight)
     assert (resolved.reduction, resolved.seed, resolved.criterion) == (0.3, 7, criterion)
-    assert all(getattr(resolved, each.name) is not None for each in fields(PruneConfig))
+    unset = [each.name for each in fields(PruneConfig) if getattr(resolved, each.name) is None]
+    assert unset == (["ridge"] if row.is_cross_validated else [])
     assert resolve(resolved, head_width=64) == resolved
     chosen = {"rep_weight": 0.5, "head_weight": 2.0, "refresh": 3, "ridge": 0.1}
     kept = resolve(PruneConfig(criterion=criterion, **chosen), head_width=8)

@@ -7,6 +7,11 @@ from torch import Tensor
 
 from kprune.maths.gram import Gram, rounded, scales
 
+RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Ridges that cross-validation tries, relative to the diagonal of PᵀP."""
+FIRST_RIDGE = 1e-3
+"""The ridge that it tries first."""
+
 
 class LeastSquares:
     """min ‖P W − Q‖² over all tokens added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64; tokens may have weights.
@@ -67,3 +72,82 @@ class LeastSquares:
         fitted = (solution * (self.gram @ solution - 2.0 * self.cross)).sum()
         # Rounding can make the difference of two large sums negative.
         return max(float(self.energy + fitted), 0.0)
+
+    def solve_toward(self, prior: Tensor, ridge: float, *, bias: bool = True) -> Tensor:
+        """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s.
+
+        Each feature has its own scale, so that a feature with few large values does not set the ridge of the others.
+        """
+        features = len(self.cross) - 1
+        size = features + 1 if bias else features
+        solution = torch.zeros_like(self.cross)
+        if size == 0:
+            return solution
+        shifted, goal = self.gram[:size, :size], self.cross[:size].clone()
+        diagonal = shifted.diagonal()[:features]
+        if features:
+            smallest = max(1e-9 * float(diagonal.mean()), torch.finfo(torch.float32).tiny)
+            penalty = ridge * diagonal.clamp(min=smallest)
+            goal[:features] += penalty[:, None] * prior[:features]
+            diagonal += penalty
+        solution[:size] = torch.cholesky_solve(goal, torch.linalg.cholesky(shifted))
+        return solution
+
+
+class HalvedLeastSquares(LeastSquares):
+    """The same problem with its sums kept per half of the examples, so that one half can judge a fit to the other."""
+
+    def __init__(self, features: int, outputs: int, device: torch.device) -> None:
+        self.halves = (LeastSquares(features, outputs, device), LeastSquares(features, outputs, device))
+
+    def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None, half: Tensor | None = None) -> None:
+        """Add tokens; `half` is 0 or 1 for each of them, (tokens,). None: all belong to half 0."""
+        for number, problem in enumerate(self.halves):
+            rows = slice(None) if half is None else (half == number).nonzero().squeeze(1)
+            if half is not None or number == 0:
+                problem.add(p[rows], q[rows], None if weights is None else weights[rows])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The sums, to be all-reduced."""
+        return [tensor for half in self.halves for tensor in half.tensors]
+
+    @property
+    def gram(self) -> Tensor:
+        """PᵀP of both halves."""
+        return self.halves[0].gram + self.halves[1].gram
+
+    @property
+    def cross(self) -> Tensor:  # type: ignore[override]
+        """PᵀQ of both halves."""
+        return self.halves[0].cross + self.halves[1].cross
+
+    @property
+    def energy(self) -> Tensor:  # type: ignore[override]
+        """‖Q‖² of both halves."""
+        return self.halves[0].energy + self.halves[1].energy
+
+    def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
+        """The error on each half of the weights that were fitted to the other half; both together."""
+        pairs = (self.halves, self.halves[::-1])
+        return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
+
+    def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
+        """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
+        number = RIDGES.index(FIRST_RIDGE)
+        if not all(half.gram.any() for half in self.halves):
+            return FIRST_RIDGE  # nothing can judge
+        least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
+        for step in (1, -1):
+            while 0 <= number + step < len(RIDGES):
+                error = self.held_out_error(prior, RIDGES[number + step], bias=bias)
+                if error >= least:
+                    break
+                number, least = number + step, error
+            if RIDGES[number] != FIRST_RIDGE:
+                break
+        return RIDGES[number]
+
+    def cross_validated(self, prior: Tensor, *, bias: bool = True) -> Tensor:
+        """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums."""
+        return self.solve_toward(prior, 0.5 * self.best_ridge(prior, bias=bias), bias=bias)

@@ -56,6 +56,11 @@ class Batch:
     def real_tokens(self) -> int:
         return self.mask.numel() if self.tokens is None else len(self.tokens)
 
+    @property
+    def example_of_tokens(self) -> Tensor:
+        """Number of the example of each real token; (tokens,)."""
+        return self.example.to(self.mask.device).repeat_interleave(self.mask.sum(1))
+
     def halves(self) -> list[Batch]:
         """Two batches of half the examples, or this one, if there is only one."""
         middle = len(self.example) // 2

@@ -232,6 +232,8 @@ class Criterion:
     """Sublayers between two measurements; 0: one measurement serves the whole run."""
     causal_rep_weight: float | None = None
     """λ for causal language models, if it is another: every token predicts, and a stream's scale grows with depth."""
+    is_cross_validated: bool = False
+    """Whether the refit's ridge is chosen per sublayer by cross-validation, unless the configuration sets one."""
     wants_labels: bool = False
     leaves_tensors: bool = False
     """Whether every batch of a measurement leaves small tensors behind."""
@@ -248,6 +250,7 @@ CRITERIA = {
             head_weight=1.0,
             refresh=0,
             causal_rep_weight=1e-10,
+            is_cross_validated=True,
             leaves_tensors=True,
         ),
         Criterion(

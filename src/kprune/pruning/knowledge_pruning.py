@@ -12,7 +12,7 @@ from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.journal import Journal
 from kprune.pruning.measurement import Measured, measure, require_knowledge
 from kprune.pruning.method import Choice, Method
-from kprune.pruning.refit import Fit, keep_weights, least_squares_fit, require_improvement
+from kprune.pruning.refit import Fit, cross_validated_fit, keep_weights, least_squares_fit, require_improvement
 from kprune.pruning.run import Run, group_sizes
 from kprune.pruning.streams import Streams
 from kprune.runtime.distributed import all_true, broadcast
@@ -57,8 +57,14 @@ class KPrune(Method):
         return Choice(broadcast(select_groups(scores, run.prices[step:], sizes, run.remaining)[0]), weights)
 
     @property
+    def is_cross_validated(self) -> bool:
+        return self.config.refit and self.config.ridge is None
+
+    @property
     def fit(self) -> Fit:
-        return least_squares_fit(self.config.ridge or 0.0) if self.config.refit else keep_weights
+        if not self.config.refit:
+            return keep_weights
+        return cross_validated_fit if self.config.ridge is None else least_squares_fit(self.config.ridge)
 
     def check(self, target: Sublayer, before: float, after: float) -> None:
         require_improvement(target, before, after, self.config.ridge or 0.0)

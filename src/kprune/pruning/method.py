@@ -54,6 +54,11 @@ class Method(ABC):
         """The units of a sublayer that stay."""
 
     @property
+    def is_cross_validated(self) -> bool:
+        """Whether `fit` needs the sums of the two halves of the sample."""
+        return False
+
+    @property
     def fit(self) -> Fit:
         """How the consumer is fitted."""
         return keep_weights

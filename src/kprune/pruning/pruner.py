@@ -271,7 +271,14 @@ def _require_device(model: PreTrainedModel, device: str | None) -> None:
 def _remove(number: int, target: Sublayer, method: Method, streams: Streams, clock: Clock) -> Outcome:
     """Choose the units of a sublayer that stay, remove the rest, and fit the consumer."""
     choice, units = method.choose(number), target.units
-    before, after = streams.remove(target, choice.keep, method.fit, clock.batch_refitted, choice.token_weights)
+    before, after = streams.remove(
+        target,
+        choice.keep,
+        method.fit,
+        clock.batch_refitted,
+        choice.token_weights,
+        in_halves=method.is_cross_validated,
+    )
     method.check(target, before, after)
     kept = tuple(choice.keep.nonzero().squeeze(1).tolist())
     step = Step(target.index, target.kind, units, kept, before, after, clock.seconds)

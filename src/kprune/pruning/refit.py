@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kprune.errors import NotFinite, NotSound
-from kprune.maths.least_squares import LeastSquares
+from kprune.maths.least_squares import HalvedLeastSquares, LeastSquares
 from kprune.models.sublayer import Sublayer
 
 REFIT_SLACK = (1e-4, 0.05)
@@ -32,6 +32,18 @@ def least_squares_fit(ridge: float) -> Fit:
             ) from error
 
     return fit
+
+
+def cross_validated_fit(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
+    """The present weights, moved toward the least squares solution as far as held-out examples confirm.
+
+    A sample with few tokens per feature does not determine the weights: the refit then follows the sample.
+    """
+    assert isinstance(problem, HalvedLeastSquares)
+    try:
+        return problem.cross_validated(weights, bias=target.consumer.bias is not None)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise NotFinite(f"the refit of {target.name} has no solution; set a ridge, or use a larger sample.") from error
 
 
 def keep_weights(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) -> PruneConfig:
-    """The config with every name checked and every default filled in.
+    """The config with every name checked and every default filled in; a ridge that stays None is cross-validated.
 
     `head_width` is d_h of the model; `is_causal` says that it is a causal language model.
     """
@@ -33,10 +33,10 @@ def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) ->
         if value not in CHOICES[field] and not (field == "criterion" and value is None):
             raise KpruneError(f"unknown {field} {value!r}; use one of {', '.join(CHOICES[field])}.")
     budget_named(config.budget)
-    config = replace(config, ridge=DEFAULT_RIDGE if config.ridge is None else config.ridge)
     method = METHODS[config.method]
+    ridge = DEFAULT_RIDGE if config.ridge is None else config.ridge
     if method is not KPrune:
-        return replace(config, **method.overrides)
+        return replace(config, ridge=ridge, **method.overrides)
     if config.criterion is None:
         config = replace(config, criterion=PruneConfig.criterion)
     criterion = CRITERIA[config.criterion or ""]
@@ -46,6 +46,7 @@ def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) ->
         rep_weight = criterion.causal_rep_weight
     return replace(
         config,
+        ridge=config.ridge if criterion.is_cross_validated else ridge,
         rep_weight=rep_weight if config.rep_weight is None else config.rep_weight,
         head_weight=head_weight if config.head_weight is None else config.head_weight,
         refresh=criterion.refresh if config.refresh is None else config.refresh,

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
-from kprune.maths.least_squares import LeastSquares
+from kprune.maths.least_squares import HalvedLeastSquares, LeastSquares
 from kprune.models.batches import Sample
 from kprune.models.passes import advance, embed, pass_attention, watch
 from kprune.models.resize import shrink
@@ -84,17 +84,22 @@ class Streams:
         fit: Fit,
         tick: Callable[[], None] = lambda: None,
         token_weights: Sequence[Tensor] | None = None,
+        *,
+        in_halves: bool = False,
     ) -> tuple[float, float]:
         """Remove the units that `keep` leaves out, and fit the consumer to the teacher's stream (Equations 10, 11).
 
         Returns ‖T − S‖² / ‖T‖² of the stream after the target, before and after the refit, with `token_weights` (one
         tensor per batch) if given. A target that keeps all units is refitted too, to correct the error below it.
+        `in_halves` keeps the sums per half of the examples, for a `fit` that is cross-validated.
         """
         self.are_equal = self.are_equal and bool(keep.all())
         if self.are_equal:
             return 0.0, 0.0
         shrink(target, keep)
-        problem, scale = self._problem(target, tick, token_weights)
+        kind = HalvedLeastSquares if in_halves else LeastSquares
+        problem = kind(target.features, target.consumer.out_features, target.consumer.weight.device)
+        scale = self._fill(problem, target, tick, token_weights)
         weight, bias = target.consumer.weight, target.consumer.bias
         present = torch.cat([weight.T, weight.new_zeros(1, len(weight))]).double()
         fitted = broadcast(fit(target, problem, present))
@@ -125,13 +130,16 @@ class Streams:
                 self._teacher.target(target, number)
         self._teacher.layer = target.index + 1
 
-    def _problem(
-        self, target: Sublayer, tick: Callable[[], None], token_weights: Sequence[Tensor] | None
-    ) -> tuple[LeastSquares, float]:
-        """P, the student's features, against Q = X_T + Sub_T(X_T) − X_S − bias; and ‖X_T + Sub_T(X_T)‖²."""
-        bias, device = target.consumer.bias, target.consumer.weight.device
-        problem = LeastSquares(target.features, target.consumer.out_features, device)
-        scale = torch.zeros((), dtype=torch.float64, device=device)
+    def _fill(
+        self,
+        problem: LeastSquares,
+        target: Sublayer,
+        tick: Callable[[], None],
+        token_weights: Sequence[Tensor] | None,
+    ) -> float:
+        """Add P, the student's features, and Q = X_T + Sub_T(X_T) − X_S − bias; returns ‖X_T + Sub_T(X_T)‖²."""
+        bias = target.consumer.bias
+        scale = torch.zeros((), dtype=torch.float64, device=target.consumer.weight.device)
         self._features.restart()
         with guard_memory():
             for number, batch in enumerate(self.sample.batches):
@@ -143,9 +151,12 @@ class Streams:
                 missing = goal - observed.stream
                 if bias is not None:
                     missing -= bias
-                problem.add(observed.features, missing, weights)
+                if isinstance(problem, HalvedLeastSquares):
+                    problem.add(observed.features, missing, weights, batch.example_of_tokens % 2)
+                else:
+                    problem.add(observed.features, missing, weights)
                 self._features.add(number, target, observed.consumer_input)
                 tick()
         self._teacher.layer = target.index + 1
         all_reduce_sum([*problem.tensors, scale])
-        return problem, float(scale)
+        return float(scale)
