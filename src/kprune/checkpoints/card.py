@@ -9,6 +9,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from kprune.data.items import MEDIA
 from kprune.models.families import family_of
+from kprune.models.native import history_of
 from kprune.models.outputs import CAUSAL_LM, kind_of
 from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned, describe_healing
@@ -82,9 +83,10 @@ def with_front_matter(body: str, **fields: Any) -> str:
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
     (before, after), medium = pruned.parameters, _medium(pruned)
     part = "decoder" if family_of(pruned.model.config).has_cache else "encoder"
+    native = "" if pruned.native is None else f" {pruned.native.describe()}"
     healing = NOT_HEALED if pruned.healed is None else describe_healing(pruned.healed)
     return f"""kprune removed {pruned.reduction:.1%} of the {part}'s FLOPs from `{source}`: whole attention heads and
-feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.
+feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.{native}
 {healing} The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
 
@@ -104,6 +106,8 @@ def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) ->
     code = f'from {module} import {name}\n\nmodel = {call}("{folder}"){processor}'
     if not sentence_class and kind_of(pruned.model) is CAUSAL_LM:
         code = GENERATION.format(folder)
+    if record_of(pruned.model.config) is None:
+        return f"## Load\n\nThis is an ordinary model; kprune is not needed.\n\n```python\n{code}\n```"
     return f"""## Load
 
 ```python
@@ -136,8 +140,7 @@ sublayer, on the sample.
 
 def _history_section(pruned: Pruned) -> str:
     """A table of all runs, if the model was pruned more than once."""
-    record = record_of(pruned.model.config)
-    history = record["history"] if record else []
+    history = history_of(pruned.model.config)
     if len(history) < 2:
         return ""
     rows = "\n".join(f"| {number} | {_history_row(entry)} |" for number, entry in enumerate(history, 1))

@@ -170,6 +170,12 @@ class Pruner:
 
         return self._with_smaller_batches(attempt)
 
+    @property
+    def reachable(self) -> float:
+        """The share of the budget that a reduction must stay below."""
+        run = Run(self.shared, replace(self.config, reduction=0.0), budget_named(self.config.budget))
+        return 1.0 if run.native_search is None else 1.0 - run.native_search.least / run.dense
+
     def _run(
         self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None]
     ) -> tuple[Run, list[Step]]:
@@ -218,6 +224,7 @@ class Pruner:
             examples=sample.examples,
             tokens=sample.tokens,
             seconds=perf_counter() - started,
+            native=run.native,
         )
         attach_record(pruned)
         return pruned
