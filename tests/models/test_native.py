@@ -1,80 +1,25 @@
 """Native models: the config alone describes them, so that transformers loads them where kprune does not exist."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import tiny
 import torch
 import zoo
+from native_models import NATIVE, REFUSED, native_model
 from transformers import AutoConfig, AutoModel
 
 from kprune.errors import BadCheckpoint, UnsupportedModel
-from kprune.models.canonical import to_canonical
 from kprune.models.native import become_native, dense_config, history_of, native_record_of, set_history, unit_limits
 from kprune.models.pruned_shape import dense_units
-from kprune.models.resize import add_bias, keep_first, shrink
+from kprune.models.resize import add_bias, keep_first
 from kprune.models.sublayer import find
 
-REFUSED = {
-    "dinov2": "its config has no number for the width of feed-forward blocks",
-    "siglip_vision_model": "head.mlp.fc1.weight has shape",
-}
-"""Families that cannot be native: DINOv2 states a whole ratio, SigLIP's pooling head has the width of the layers."""
 FEWER_HEADS = {
     *("nomic_bert", "gte", "eurobert", "umt5", "umt5/plain", "vit", "deit"),
     *("llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "phi3", "starcoder2"),
 }
 """Families whose configs have a width of heads that does not follow from the hidden size."""
-NATIVE = [(name, kind) for name, kind in zoo.ONE_EACH if name not in REFUSED]
-WITHOUT_KPRUNE = """
-import sys
-sys.modules["kprune"] = None  # an import raises ImportError
-import torch, transformers
-for folder in sys.argv[1:]:
-    name, inputs, expected = torch.load(folder + "/case.pt")
-    model = getattr(transformers, name).from_pretrained(folder)
-    with torch.no_grad():
-        outputs = (model.get_encoder() if name.startswith("Whisper") else model)(**inputs).to_tuple()
-    print(float(max((a - b).abs().max() for a, b in zip(outputs, expected) if isinstance(a, torch.Tensor))))
-"""
-
-
-def native_model(name, kind=None):
-    """A model whose layers keep other units each, but as many, and its config says it."""
-    model = zoo.build(name, kind)
-    to_canonical(model)
-    limits = unit_limits(model)
-    for sublayer in find(model):
-        fewest, most = limits[sublayer.kind]
-        units = max(fewest, (most + 1) // 2)
-        keep = torch.zeros(sublayer.units, dtype=torch.bool)
-        keep[torch.randperm(sublayer.units)[:units]] = True
-        shrink(sublayer, keep)
-    become_native(model, [{"kprune": "0.2.0"}])
-    return model
-
-
-@torch.no_grad()
-def outputs_of(model, inputs):
-    module = model.get_encoder() if type(model).__name__.startswith("Whisper") else model
-    return tuple(value if isinstance(value, torch.Tensor) else None for value in module(**inputs).to_tuple())
-
-
-def test_every_family_loads_where_kprune_cannot_be_imported(tmp_path):
-    folders = []
-    for name, kind in NATIVE:
-        model = native_model(name, kind)
-        folder = tmp_path / name.replace("/", "-")
-        model.save_pretrained(folder)
-        inputs = zoo.batches(model)[0]
-        torch.save((type(model).__name__, inputs, outputs_of(model, inputs)), folder / "case.pt")
-        folders.append(str(folder))
-    done = subprocess.run([sys.executable, "-c", WITHOUT_KPRUNE, *folders], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    differences = dict(zip(folders, map(float, done.stdout.split()), strict=True))
-    assert {folder: value for folder, value in differences.items() if value > 1e-5} == {}
 
 
 @pytest.mark.parametrize(("name", "kind"), NATIVE)

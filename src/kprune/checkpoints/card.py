@@ -23,6 +23,11 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 """How a causal language model is loaded from a folder, and writes."""
 
 
+SELF_CONTAINED = (
+    "Without kprune, the modeling file of this folder loads it: pass `trust_remote_code=True` to the Auto class of the "
+    "model, or to the class of sentence-transformers. transformers' warning about the quantization type is harmless "
+    "then."
+)
 NOT_HEALED = "Nothing was retrained."
 LOSSES, HEALING = "## What was lost", "## Healing"
 """Headings of an evaluation and of a healing."""
@@ -43,6 +48,7 @@ def model_card(
     base_model: str | None = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
+    is_self_contained: bool = False,
 ) -> str:
     """Markdown for a checkpoint's README; `note` is a sentence for its first paragraph.
 
@@ -52,7 +58,7 @@ def model_card(
     sections = [
         f"# {source}, pruned",
         _summary_section(pruned, source, note),
-        _loading_section(pruned, folder, sentence_class),
+        _loading_section(pruned, folder, sentence_class, is_self_contained=is_self_contained),
         evaluation.card_section().strip() if evaluation else "",
         _settings_section(pruned),
         _history_section(pruned),
@@ -95,7 +101,9 @@ def _medium(pruned: Pruned) -> str:
     return "text" if medium is None else medium.name
 
 
-def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) -> str:
+def _loading_section(
+    pruned: Pruned, folder: str, sentence_class: str | None, *, is_self_contained: bool = False
+) -> str:
     name, processor = type(pruned.model).__name__, ""
     module, call = "transformers", f"{name}.from_pretrained"
     if sentence_class:
@@ -108,6 +116,7 @@ def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) ->
         code = GENERATION.format(folder)
     if record_of(pruned.model.config) is None:
         return f"## Load\n\nThis is an ordinary model; kprune is not needed.\n\n```python\n{code}\n```"
+    alone = f"\n\n{SELF_CONTAINED}" if is_self_contained else ""
     return f"""## Load
 
 ```python
@@ -117,7 +126,7 @@ import kprune
 
 Install kprune from its repository. Without `import kprune`, transformers warns of an unknown quantization type, skips
 the pruning record and stops with an error about sizes. Do not pass `ignore_mismatched_sizes=True` then: the pruned
-layers would get random weights."""
+layers would get random weights.{alone}"""
 
 
 def _settings_section(pruned: Pruned) -> str:

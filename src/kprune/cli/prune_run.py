@@ -75,7 +75,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
     started = perf_counter()
     goal = Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
     data = take_data_options(options)
-    dtype = options.pop("dtype")
+    dtype, self_contained = options.pop("dtype"), options.pop("self_contained")
     heal = take_heal_config(options, seed=options["seed"])
     if launched_processes() > 1 and options["reduction"] is None:
         raise BadOptions("several processes work with --reduction only.")
@@ -93,6 +93,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
             stages=[cast_to(dtype)] if dtype else [],
             out=out_folder,
             overwrite=overwrite,
+            self_contained=self_contained,
             show_progress=progress_bar,
             heal=heal,
         )
