@@ -60,7 +60,7 @@ def save(
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
-    _warn_of_embedders(pruned, folder, source)
+    _warn_of_lost_modules(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
@@ -139,10 +139,8 @@ def _readers_for(
     return [each for each in (processor, tokenizer) if each is not None]
 
 
-def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:
-    """Log what a sentence-transformers folder loses, if the dense encoder is from one."""
-    if pruned.model is not pruned.model.base_model:
-        return  # it has a head
+def _warn_of_lost_modules(pruned: Pruned, folder: Path, source: Source | None) -> None:
+    """Log what a sentence-transformers folder loses, if the dense model is from one."""
     origin = _origin_folder(pruned.model.config)
     if source is None and (origin is None or not (origin / "config.json").is_file()):
         return
@@ -155,6 +153,8 @@ def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> N
             folder,
             str(dense.folder),
         )
+    if pruned.model is not pruned.model.base_model:
+        return  # it has a head
     if pruned.config.pooling != dense.pooling:
         log.warning(
             "the sample was measured with %s pooling, but %s has another pooling: prune(…, pooling=%r) measures it",
