@@ -205,3 +205,15 @@ def test_a_self_contained_folder_can_be_replaced_and_says_how_it_loads(folder):
     (folder / "other.py").write_text("")
     with pytest.raises(kprune.KpruneError, match=r"it holds other\.py"):
         kprune.save(uneven_result(), folder, overwrite=True)
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder, monkeypatch):
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    before = (folder / "config.json").read_bytes()
+    monkeypatch.setattr("pathlib.Path.replace", refuse)
+    with pytest.raises(kprune.KpruneError, match=r"could not write .*modeling_pruned\.py: Permission denied; copy"):
+        make_self_contained(folder)
+    assert (folder / "config.json").read_bytes() == before
+    assert not list(folder.glob("*.partial")) + list(folder.glob(".*.partial"))

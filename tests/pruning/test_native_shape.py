@@ -157,3 +157,10 @@ def test_a_native_folder_is_inspected_healed_and_pruned_again(tmp_path):
     assert found.parameters == (model.num_parameters(), second.model.num_parameters())
     again = type(model).from_pretrained(tmp_path / "second")
     assert tiny.same_outputs(again, second.model, BATCHES[0])
+
+
+def test_a_changed_history_is_refused_before_the_run():
+    model = tiny.tiny_model()
+    model.config.kprune = {"format": 1, "history": "none", "dense": {"attention": 4, "ffn": 48}}
+    with pytest.raises(KpruneError, match="has the history 'none', not a list of entries; restore the whole folder"):
+        Pruner(model, BATCHES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,7 +64,8 @@ def write_modeling(folder: Path, config: PreTrainedConfig, model_class: type[Pre
 def drop_modeling(folder: Path) -> None:
     """Remove the name of a modeling file from the config.json of a folder that has none."""
     stored = json.loads((folder / "config.json").read_text("utf-8"))
-    if any(str(name).startswith(MODULE + ".") for name in (stored.get("auto_map") or {}).values()):
+    autos = stored.get("auto_map")
+    if isinstance(autos, dict) and any(str(name).startswith(MODULE + ".") for name in autos.values()):
         del stored["auto_map"]
         _replace(folder / "config.json", json.dumps(stored, indent=2, sort_keys=True) + "\n")
 
@@ -129,5 +131,10 @@ def _auto_map(config: PreTrainedConfig, classes: list[type[PreTrainedModel]]) ->
 def _replace(file: Path, text: str) -> None:
     """Write a file in one step: a reader sees the old text or the new one."""
     staged = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    staged.write_text(text, encoding="utf-8")
-    staged.replace(file)
+    try:
+        staged.write_text(text, encoding="utf-8")
+        staged.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise KpruneError(f"could not write {file}: {error.strerror}; copy the folder to another place.") from error

@@ -69,14 +69,12 @@ class EntityScorer(Scorer):
 def _first_tokens(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> dict[int, int]:
     """For the first token of each word that was not truncated, by position: the number of the word."""
     text = " ".join(words)
-    word_at = np.repeat(
-        np.arange(len(words)), [len(word) + 1 for word in words]
-    )  # a space belongs to the word before it
+    word_at = [word for word, letters in enumerate(words) for _ in range(len(letters) + 1)]  # with the space after it
     found: dict[int, int] = {}
     for position, (start, end) in enumerate(spans):
         inside = [place for place in range(start, end) if not text[place].isspace()]
         if inside:
-            found.setdefault(int(word_at[inside[0]]), position)
+            found.setdefault(word_at[inside[0]], position)
     return {position: word for word, position in found.items()}
 
 
@@ -120,8 +118,6 @@ class _EntityAnswers(ModelAnswers):
                 self.tags[example][word] = self.names[number]
 
     def columns(self, metric: str) -> tuple[Array, Array]:
-        found = [entities_of(tags) for tags in self.tags]
-        right = [len(ours & theirs) for ours, theirs in zip(found, self.expected, strict=True)]
-        return np.array([len(each) for each in self.expected]), packed(
-            np.array([len(e) for e in found]), np.array(right)
-        )
+        pairs = [(entities_of(tags), expected) for tags, expected in zip(self.tags, self.expected, strict=True)]
+        counts = np.array([(len(theirs), len(ours), len(ours & theirs)) for ours, theirs in pairs])
+        return counts[:, 0], packed(counts[:, 1], counts[:, 2])

@@ -65,12 +65,9 @@ class RankingScorer(Scorer):
                 "or an embedding model."
             )
         self.kind, self.passages = kind, list(test.references or ())
-        rows = rows_of_rankings(list(test.rows), self.passages, in_pairs=kind != EMBEDDING)
+        rows = rows_of_rankings(test.rows, self.passages, in_pairs=kind != EMBEDDING)
         self.examples = encode(rows, tokenizer, max_length)
         self.queries = np.repeat(np.arange(len(self.passages)), [len(each.texts) for each in self.passages])
-
-    def sizes(self, rows: int) -> tuple[int, int]:
-        return rows, rows
 
     def new_answers(self, config: PreTrainedConfig) -> ModelAnswers:
         labels = config.num_labels or 0

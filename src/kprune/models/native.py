@@ -39,7 +39,7 @@ def native_record_of(config: PreTrainedConfig) -> Record | None:
 
 
 def history_of(config: PreTrainedConfig) -> list[dict[str, Any]]:
-    """One entry per pruning of a model, bottom to top; empty for a dense model."""
+    """One entry per pruning of a model, the first one first; empty for a dense model."""
     record = record_of(config) or native_record_of(config)
     return list(record["history"]) if record else []
 

@@ -173,8 +173,11 @@ class Pruner:
     @property
     def reachable(self) -> float:
         """The share of the budget that a reduction must stay below."""
+        if not self.config.native:
+            return 1.0
         run = Run(self.shared, replace(self.config, reduction=0.0), budget_named(self.config.budget))
-        return 1.0 if run.native_search is None else 1.0 - run.native_search.least / run.dense
+        assert run.native_search is not None
+        return 1.0 - run.native_search.least / run.dense
 
     def _run(
         self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None]
