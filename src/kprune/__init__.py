@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kprune.checkpoints.registration import register_with_transformers
 
 if TYPE_CHECKING:
+    from kprune.checkpoints.self_contained import make_self_contained
     from kprune.checkpoints.source import Source
     from kprune.checkpoints.writer import save
     from kprune.config import HealConfig, PruneConfig, RunConfig
@@ -64,6 +65,7 @@ __all__ = [
     "export",
     "heal",
     "load_task",
+    "make_self_contained",
     "measure_latency",
     "prune",
     "read_audio",
@@ -76,6 +78,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "checkpoints.self_contained": ("make_self_contained",),
     "checkpoints.source": ("Source",),
     "checkpoints.writer": ("save",),
     "config": ("HealConfig", "PruneConfig", "RunConfig"),

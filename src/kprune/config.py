@@ -28,6 +28,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 """Types of weights that can be asked for."""
 QUANT_METHOD = "kprune"
 """The name by which `config.json` asks transformers for the plug-in."""
+NATIVE_KEY = "kprune"
+"""The entry of `config.json` with the history of a native model, which transformers keeps and does not read."""
 
 
 class NamedBudget(Protocol):
@@ -102,6 +104,9 @@ class PruneConfig:
     bias: bool = option(False, "Also fit a bias where the model has none; most decoders have none.")
     budget: str | NamedBudget = option("flops", "What --reduction is a share of.")
     align: int = option(16, "Keep neurons in multiples of this number.", least=1, example="16 is fast on most hardware")
+    native: bool = option(
+        False, "Keep the same number of units in every layer: the result loads anywhere, without kprune."
+    )
     refresh: int | None = option(
         None,
         "Measure again after this many sublayers; 0: measure once.  [default: the criterion's]",
@@ -117,6 +122,8 @@ class PruneConfig:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise KpruneError(f"temperature is {self.temperature}, but must be above 0; the paper uses 2.")
         _check_ranges(self)
+        if self.native:
+            _check_native(self)
 
     def as_json(self) -> dict[str, Any]:
         """All fields, for the record in config.json, result files and the journal's identity."""
@@ -250,6 +257,16 @@ def _check_types(config: PruneConfig | HealConfig) -> None:
 def _check_ranges(config: PruneConfig | HealConfig) -> None:
     for each in fields(config):
         _check_range(each.name, getattr(config, each.name), info_of(each))
+
+
+def _check_native(config: PruneConfig) -> None:
+    """Raise if native is combined with what chooses units in another way, or adds weights."""
+    for name in ("method", "search", "bias"):
+        value, default = getattr(config, name), getattr(PruneConfig, name)
+        if value != default:
+            raise BadOptions(
+                f"native is for {name} {_text(default)} only, not for {_text(value)}; leave one of them out."
+            )
 
 
 def _check_type(each: Any, value: Any, kinds: tuple[type, ...]) -> None:

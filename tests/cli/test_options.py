@@ -40,7 +40,7 @@ ON_COMMAND_LINE = [
 OTHER_VALUES = {
     "method": "kwon", "criterion": "fisher", "temperature": 3.5, "rep_weight": 0.25, "head_weight": 2.5, "ridge": 1e-3,
     "seed": 5, "search": "uniform", "refit": False, "bias": True, "budget": "parameters", "align": 4, "refresh": 2,
-    "reduction": 0.3, "device": "cpu", "offload": "host", "checkpoint": "kept",
+    "reduction": 0.3, "device": "cpu", "offload": "host", "checkpoint": "kept", "native": True,
 }  # fmt: skip
 """Of each field a value that is not its default."""
 
@@ -97,7 +97,10 @@ def test_every_option_reaches_its_configuration(checkpoint, text, tmp_path, monk
     ]
     result = kprune("prune", checkpoint, "out", "--text", text, "--no-refit", "--bias", *arguments)
     assert result.stderr == "kprune: received\n"
-    assert {name: received[name] for name in OTHER_VALUES} == {**OTHER_VALUES, "checkpoint": Path("kept")}
+    expected = {**OTHER_VALUES, "checkpoint": Path("kept"), "native": False}  # native suits no rival and no bias
+    assert {name: received[name] for name in OTHER_VALUES} == expected
+    kprune("prune", checkpoint, "out", "--text", text, "--reduction", 0.5, "--native")
+    assert received["native"] is True
     kprune("prune", checkpoint, "out", "--text", text, "--reduction", 0.5)
     assert {name: received[name] for name in OTHER_VALUES} == {
         field.name: field.default for _, field in ON_COMMAND_LINE

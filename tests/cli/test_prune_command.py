@@ -93,6 +93,16 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
         "no reduction": ([checkpoint, out, "--text", text], 2, f"{one}, --max-drop and --speedup"),
         "two reductions": ([checkpoint, out, *usual, "--max-drop", 1], 2, f"{one}, --max-drop and --speedup"),
         "short inputs": ([checkpoint, out, *usual, "--max-length", 1], 2, "--max-length"),
+        "native rival": (
+            [checkpoint, out, *usual, "--native", "--method", "flap"],
+            2,
+            "native is for method kprune only",
+        ),
+        "unreachable native": (
+            [checkpoint, out, "--text", text, "--reduction", 0.9, "--native"],
+            1,
+            "the largest possible reduction of a native model is",
+        ),
         "unknown device": ([checkpoint, out, *usual, "--device", "toaster"], 1, "device 'toaster' cannot be used"),
         "unknown criterion": ([checkpoint, out, *usual, "--criterion", "magic"], 2, "magic"),
         "checkpoint and drop": (
@@ -110,7 +120,8 @@ def bad_input(checkpoint: Path, text: Path, tmp_path: Path) -> dict[str, tuple[l
 CASES = [
     "reduction above 1", "unreachable reduction", "blank sample", "small sample", "not text", "no such text",
     "wrong column", "folder exists", "an ALBERT", "no model", "no such model", "both samples", "no sample",
-    "no reduction", "two reductions", "short inputs", "unknown device", "unknown criterion", "checkpoint and drop",
+    "no reduction", "two reductions", "short inputs", "native rival", "unreachable native",
+    "unknown device", "unknown criterion", "checkpoint and drop",
     "checkpoint inside", "temperature of 0", "align of 0", "no tokens",
 ]  # fmt: skip
 

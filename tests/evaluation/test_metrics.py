@@ -31,6 +31,12 @@ BY_HAND = {
     "pearson": ([0.0, 1.0, 2.0], [0.0, 1.0, 0.0], 0.0),
     "exact-match": ([0, 0, 0, 0], [1.0, 0.0, 1.0, 1.0], 75.0),
     "answer-f1": ([0, 0], [0.5, 0.8], 65.0),
+    "ndcg@10": ([0, 0], [0.5, 1.0], 75.0),
+    "mrr@10": ([0, 0], [0.5, 0.25], 37.5),
+    # Four and one entities expected; two found of which one is right, and one found that is right.
+    "entity-f1": ([4, 1], [2 * 2**20 + 1, 2**20 + 1], 100 * 2 * 2 / (5 + 3)),
+    "entity-precision": ([4, 1], [2 * 2**20 + 1, 2**20 + 1], 100 * 2 / 3),
+    "entity-recall": ([4, 1], [2 * 2**20 + 1, 2**20 + 1], 100 * 2 / 5),
     "perplexity": ([2.0, 1.0], [math.log(2) * 2, math.log(16)], 2 ** (6 / 3)),  # six bits over three tokens
     "agreement": ([0, 0], [1.0, 0.5], 75.0),
     "share": ([4, 1], [2, 1], 60.0),  # three of five items

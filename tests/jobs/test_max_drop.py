@@ -115,3 +115,9 @@ def test_a_run_that_is_the_teachers_equal_up_to_the_top_leaves_its_predictions_a
     kept_all = [len(step.kept) == step.units for step in next(runs).steps]
     assert kept_all == [True] * 5 + [False]
     assert len(list(runs)) == 1
+
+
+def test_reductions_that_cannot_be_reached_are_not_tried(pruner):
+    found = largest_reduction(pruner.prune, losing(lambda reduction: 0.0), 1.0, below=0.6)
+    assert all(trial.reduction < 0.6 for trial in found.trials)
+    assert found.pruned.config.reduction >= 0.6 - 2 * RESOLUTION

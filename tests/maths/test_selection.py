@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kprune.maths.selection import best_share, groups_of, select_groups, select_units
+from kprune.maths.selection import best_pair, best_share, groups_of, kept_by_count, select_groups, select_units
 
 units = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([3.0, 40.0])), min_size=1, max_size=60)
 
@@ -111,3 +111,25 @@ def test_the_best_share_is_as_large_as_asked_and_has_the_best_scores(values, sha
 
 def test_groups_are_numbered_from_the_best():
     assert groups_of(torch.tensor([1.0, 9.0, 5.0, 9.0, 0.0]), 2).tolist() == [1, 0, 1, 0, 2]
+
+
+@given(sublayers)
+def test_the_best_units_of_each_sublayer_are_kept_together(drawn):
+    knowledge = [torch.tensor(values, dtype=torch.float64) for values, _ in drawn]
+    counts = torch.arange(min(map(len, knowledge)) + 1)
+    expected = [sum(sum(sorted(values, reverse=True)[:count]) for values, _ in drawn) for count in counts.tolist()]
+    assert kept_by_count(knowledge, counts).tolist() == expected
+
+
+curves = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+@given(curves, curves, st.integers(0, 20))
+def test_the_best_pair_agrees_with_trying_all(first, second, budget):
+    pairs = [(i, j) for i in range(len(first)) for j in range(len(second)) if first[i][1] + second[j][1] <= budget]
+    expected = max(pairs, key=lambda pair: first[pair[0]][0] + second[pair[1]][0], default=None)
+    columns = [
+        [torch.tensor(part, dtype=torch.float64) for part in zip(*curve, strict=True)] for curve in (first, second)
+    ]
+    kept, costs = zip(*columns, strict=True)
+    assert best_pair(kept, costs, budget) == expected

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from kprune.checkpoints.files import GRAPH_FILES, SIDE_SUFFIXES
+from kprune.checkpoints.files import GRAPH_FILES, MODELING_FILE, SIDE_SUFFIXES
 from kprune.errors import KpruneError
 
 
@@ -64,7 +64,10 @@ def require_writable(folder: Path, *, overwrite: bool) -> None:
         )
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else [folder]
     weights = [path for path in files if path.suffix == ".safetensors" or path.name in GRAPH_FILES]
-    foreign = [path for path in files if path.suffix not in {*SIDE_SUFFIXES, ".md"} and path not in weights]
+    known = {*SIDE_SUFFIXES, ".md"}
+    foreign = [
+        path for path in files if path.suffix not in known and path not in weights and path.name != MODELING_FILE
+    ]
     if foreign or (files and not weights):
         reason = f"it holds {foreign[0].name}" if foreign else "it holds no weights"
         raise KpruneError(f"{folder} is not just a checkpoint ({reason}) and is not replaced; choose another folder.")

@@ -9,6 +9,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from kprune.data.items import MEDIA
 from kprune.models.families import family_of
+from kprune.models.native import history_of
 from kprune.models.outputs import CAUSAL_LM, kind_of
 from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned, describe_healing
@@ -22,6 +23,11 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 """How a causal language model is loaded from a folder, and writes."""
 
 
+SELF_CONTAINED = (
+    "Without kprune, the modeling file of this folder loads it: pass `trust_remote_code=True` to the Auto class of the "
+    "model, or to the class of sentence-transformers. transformers' warning about the quantization type is harmless "
+    "then."
+)
 NOT_HEALED = "Nothing was retrained."
 LOSSES, HEALING = "## What was lost", "## Healing"
 """Headings of an evaluation and of a healing."""
@@ -42,6 +48,7 @@ def model_card(
     base_model: str | None = None,
     evaluation: HasCardSection | None = None,
     note: str = "",
+    is_self_contained: bool = False,
 ) -> str:
     """Markdown for a checkpoint's README; `note` is a sentence for its first paragraph.
 
@@ -51,7 +58,7 @@ def model_card(
     sections = [
         f"# {source}, pruned",
         _summary_section(pruned, source, note),
-        _loading_section(pruned, folder, sentence_class),
+        _loading_section(pruned, folder, sentence_class, is_self_contained=is_self_contained),
         evaluation.card_section().strip() if evaluation else "",
         _settings_section(pruned),
         _history_section(pruned),
@@ -82,9 +89,10 @@ def with_front_matter(body: str, **fields: Any) -> str:
 def _summary_section(pruned: Pruned, source: str, note: str) -> str:
     (before, after), medium = pruned.parameters, _medium(pruned)
     part = "decoder" if family_of(pruned.model.config).has_cache else "encoder"
+    native = "" if pruned.native is None else f" {pruned.native.describe()}"
     healing = NOT_HEALED if pruned.healed is None else describe_healing(pruned.healed)
     return f"""kprune removed {pruned.reduction:.1%} of the {part}'s FLOPs from `{source}`: whole attention heads and
-feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.
+feed-forward neurons. The remaining weights were refitted to that model on {pruned.tokens:,} tokens of {medium}.{native}
 {healing} The model has {after:,} parameters; before, it had {before:,}. {note}""".strip()
 
 
@@ -93,7 +101,9 @@ def _medium(pruned: Pruned) -> str:
     return "text" if medium is None else medium.name
 
 
-def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) -> str:
+def _loading_section(
+    pruned: Pruned, folder: str, sentence_class: str | None, *, is_self_contained: bool = False
+) -> str:
     name, processor = type(pruned.model).__name__, ""
     module, call = "transformers", f"{name}.from_pretrained"
     if sentence_class:
@@ -104,6 +114,9 @@ def _loading_section(pruned: Pruned, folder: str, sentence_class: str | None) ->
     code = f'from {module} import {name}\n\nmodel = {call}("{folder}"){processor}'
     if not sentence_class and kind_of(pruned.model) is CAUSAL_LM:
         code = GENERATION.format(folder)
+    if record_of(pruned.model.config) is None:
+        return f"## Load\n\nThis is an ordinary model; kprune is not needed.\n\n```python\n{code}\n```"
+    alone = f"\n\n{SELF_CONTAINED}" if is_self_contained else ""
     return f"""## Load
 
 ```python
@@ -113,7 +126,7 @@ import kprune
 
 Install kprune from its repository. Without `import kprune`, transformers warns of an unknown quantization type, skips
 the pruning record and stops with an error about sizes. Do not pass `ignore_mismatched_sizes=True` then: the pruned
-layers would get random weights."""
+layers would get random weights.{alone}"""
 
 
 def _settings_section(pruned: Pruned) -> str:
@@ -136,8 +149,7 @@ sublayer, on the sample.
 
 def _history_section(pruned: Pruned) -> str:
     """A table of all runs, if the model was pruned more than once."""
-    record = record_of(pruned.model.config)
-    history = record["history"] if record else []
+    history = history_of(pruned.model.config)
     if len(history) < 2:
         return ""
     rows = "\n".join(f"| {number} | {_history_row(entry)} |" for number, entry in enumerate(history, 1))

@@ -12,6 +12,8 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 """Files that could run code when they are loaded; they are never copied."""
 REWRITTEN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model.bin.index.json"}
 """Files that `save_pretrained` writes anew."""
+MODELING_FILE = "modeling_pruned.py"
+"""The code of a self-contained folder; no other code is written, or copied."""
 GRAPH_FILES = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
 """Files of exported graphs, which hold the weights."""
 

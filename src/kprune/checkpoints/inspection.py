@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.source import Source
 from kprune.models.example_inputs import fixed_length
+from kprune.models.native import dense_config, history_of
 from kprune.models.pruned_shape import Record, apply, dense_units, record_of
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
@@ -68,13 +69,13 @@ def inspect(folder: str | Path, length: float | None = None) -> Inspection:
     config = source.load_config()
     record = record_of(config)
     source.require_weights(config)
-    history = record["history"] if record else []
+    history = history_of(config)
     model_class = source.class_of(config)
     if length is None:
         length = _mean_length(history) or _fixed_length(model_class, config) or DEFAULT_LENGTH
-    dense_flops, dense_parameters, _ = _measure_size(model_class, config, None, length)
+    dense_flops, dense_parameters, _ = _measure_size(model_class, dense_config(config), None, length)
     flops, parameters, units = _measure_size(model_class, config, record, length)
-    dense = dense_units(config)
+    dense = dense_units(dense_config(config))
     return Inspection(
         model_type=config.model_type,
         shape=Shape(units["attention"], units["ffn"], dense["attention"], dense["ffn"]),

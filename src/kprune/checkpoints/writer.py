@@ -14,13 +14,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.card import HasCardSection, healed_card, model_card
+from kprune.checkpoints.files import MODELING_FILE
 from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.processors import has_processor, load_processor
+from kprune.checkpoints.self_contained import drop_modeling, write_modeling
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
 from kprune.data.items import MEDIA
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.healing.result import Healed
+from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -36,29 +39,33 @@ def save(
     evaluation: HasCardSection | None = None,
     note: str = "",
     overwrite: bool = False,
+    self_contained: bool = False,
     written: Callable[[Path], None] = lambda staging: None,
 ) -> Path:
     """Write a pruned model as a checkpoint folder, with its card, its tokenizer and the side files of `source`.
 
     `processor` is the image processor or the feature extractor of a model that reads images or sounds. Without it,
     `tokenizer` and `source`, they are those of the folder or cached hub model from which the dense model was loaded.
-    `note` is a sentence for the card. `written(staging)` is called after the last file, before the final
-    rename.
+    `note` is a sentence for the card. With `self_contained`, or if `source` is, a modeling file beside the weights
+    loads the folder without kprune (`trust_remote_code=True`). `written(staging)` is called after the last file, before
+    the final rename.
     """
     folder, source = Path(folder), None if source is None else Source.of(source)
     if isinstance(pruned, Healed):
         if pruned.pruned is None:
-            return _save_healed(pruned, folder, source, evaluation, overwrite=overwrite, written=written)
+            return _save_healed(
+                pruned, folder, source, evaluation, overwrite=overwrite, self_contained=self_contained, written=written
+            )
         pruned = pruned.pruned
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
-    _warn_of_embedders(pruned, folder, source)
+    _warn_of_lost_modules(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:
         if source is not None:
             source.copy_to(staging)
         encoder = staging / (source.encoder_path if source else "")
-        pruned.model.save_pretrained(encoder)
+        _write_model(pruned.model, encoder, source, self_contained=self_contained)
         for reader in readers:
             reader.save_pretrained(encoder)
         card = model_card(
@@ -69,6 +76,7 @@ def save(
             base_model=_base_model(pruned.model.config, source),
             evaluation=evaluation,
             note=note,
+            is_self_contained=(encoder / MODELING_FILE).is_file(),
         )
         (staging / "README.md").write_text(card, encoding="utf-8")
         written(staging)
@@ -82,6 +90,7 @@ def _save_healed(
     evaluation: HasCardSection | None,
     *,
     overwrite: bool,
+    self_contained: bool,
     written: Callable[[Path], None],
 ) -> Path:
     """Write a healed model beside the side files of the folder that it was pruned to, with a line in its card."""
@@ -91,13 +100,23 @@ def _save_healed(
     source = source or Source(origin or "")
     with staged_folder(folder, overwrite=overwrite) as staging:
         source.copy_to(staging)
-        healed.model.save_pretrained(staging / source.encoder_path)
+        _write_model(healed.model, staging / source.encoder_path, source, self_contained=self_contained)
         before = source.folder / "README.md"
         card = before.read_text("utf-8") if before.is_file() else f"# {source.title}, healed\n"
         card = card.replace(f'("{source.folder.name}")', f'("{folder.name}")')  # the code that loads it
         (staging / "README.md").write_text(healed_card(card, healed.describe(), evaluation), encoding="utf-8")
         written(staging)
     return folder
+
+
+def _write_model(model: PreTrainedModel, encoder: Path, source: Source | None, *, self_contained: bool) -> None:
+    """Write config and weights, and the modeling file of a self-contained folder; an ordinary model needs none."""
+    model.save_pretrained(encoder)
+    was_self_contained = source is not None and (source.encoder / MODELING_FILE).is_file()
+    if (self_contained or was_self_contained) and record_of(model.config) is not None:
+        write_modeling(encoder, model.config, type(model))
+    else:
+        drop_modeling(encoder)
 
 
 def _readers_for(
@@ -120,10 +139,8 @@ def _readers_for(
     return [each for each in (processor, tokenizer) if each is not None]
 
 
-def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> None:
-    """Log what a sentence-transformers folder loses, if the dense encoder is from one."""
-    if pruned.model is not pruned.model.base_model:
-        return  # it has a head
+def _warn_of_lost_modules(pruned: Pruned, folder: Path, source: Source | None) -> None:
+    """Log what a sentence-transformers folder loses, if the dense model is from one."""
     origin = _origin_folder(pruned.model.config)
     if source is None and (origin is None or not (origin / "config.json").is_file()):
         return
@@ -136,6 +153,8 @@ def _warn_of_embedders(pruned: Pruned, folder: Path, source: Source | None) -> N
             folder,
             str(dense.folder),
         )
+    if pruned.model is not pruned.model.base_model:
+        return  # it has a head
     if pruned.config.pooling != dense.pooling:
         log.warning(
             "the sample was measured with %s pooling, but %s has another pooling: prune(…, pooling=%r) measures it",

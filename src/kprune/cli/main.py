@@ -13,6 +13,7 @@ from kprune.cli.group import Commands
 from kprune.cli.healing import heal_command
 from kprune.cli.listing import families_command, inspect_command, tasks_command
 from kprune.cli.pruning import prune_command
+from kprune.cli.self_containing import self_contain_command
 
 
 @click.group(cls=Commands)
@@ -28,6 +29,7 @@ for command in (
     evaluate_command,
     bench_command,
     export_command,
+    self_contain_command,
     compare_command,
     plot_command,
     tasks_command,

@@ -32,6 +32,7 @@ from kprune.jobs.prune_checkpoint import (
     require_output,
 )
 from kprune.jobs.speedup import PruneToSpeedup
+from kprune.models.pruned_shape import record_of
 from kprune.models.row_format import as_source, to_json
 from kprune.pruning.registry import wants_labels
 from kprune.pruning.result import describe_healing
@@ -74,7 +75,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
     started = perf_counter()
     goal = Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
     data = take_data_options(options)
-    dtype = options.pop("dtype")
+    dtype, self_contained = options.pop("dtype"), options.pop("self_contained")
     heal = take_heal_config(options, seed=options["seed"])
     if launched_processes() > 1 and options["reduction"] is None:
         raise BadOptions("several processes work with --reduction only.")
@@ -92,6 +93,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
             stages=[cast_to(dtype)] if dtype else [],
             out=out_folder,
             overwrite=overwrite,
+            self_contained=self_contained,
             show_progress=progress_bar,
             heal=heal,
         )
@@ -159,6 +161,8 @@ def _describe_sample(state: State) -> str:
 def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
     print_inspection(inspect(out_folder), out)
     out.print(f"sample      {_describe_sample(state)}", highlight=False)
+    if state.result.native is not None:
+        out.print(f"native      {state.result.native.describe()}", highlight=False, soft_wrap=True)
     if state.result.healed is not None:
         out.print(f"healed      {describe_healing(state.result.healed)}", highlight=False, soft_wrap=True)
     if state.evaluation:
@@ -167,9 +171,9 @@ def _print_summary(state: State, out_folder: Path, seconds: float) -> None:
         out.print(f"measured    {note}", highlight=False, soft_wrap=True)
     on_gpu = gpu_peak_megabytes()
     peak = f"{peak_megabytes():,.0f} MB" + ("" if on_gpu is None else f", GPU {on_gpu:,.0f} MB")
+    needs = "" if record_of(state.result.model.config) is None else " after `import kprune`"
     out.print(
-        f"Written to {out_folder} in {seconds:.0f} s; peak memory {peak}. "
-        "Load it with from_pretrained after `import kprune`.",
+        f"Written to {out_folder} in {seconds:.0f} s; peak memory {peak}. Load it with from_pretrained{needs}.",
         soft_wrap=True,
     )
     if state.prepared.proposed is not None:

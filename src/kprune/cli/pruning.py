@@ -72,6 +72,11 @@ def goal_options(command: Any) -> Any:
 @config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
 @config_options(RunConfig)
 @dtype_option("Type of OUT's weights.  [default: MODEL's]")
+@click.option(
+    "--self-contained",
+    is_flag=True,
+    help="Write a modeling file into OUT, which then loads without kprune by trust_remote_code=True.",
+)
 @overwrite_option
 @json_option
 def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, **options: Any) -> None:

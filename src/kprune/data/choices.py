@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from kprune.data.rows import Row
@@ -20,20 +19,6 @@ class Choices:
 
     texts: tuple[str, ...]
     answer: int
-
-
-def with_choices(table: Any) -> tuple[Any, bool]:
-    """The table, and whether its first row has the columns `context`, `choices` and `answer`; an iterator is kept."""
-    if hasattr(table, "iloc") and hasattr(table, "to_dict"):  # a DataFrame, whose choices may be an array
-        return table, set(COLUMNS) <= set(getattr(table, "columns", ()))
-    if not isinstance(table, Iterable) or isinstance(table, str | bytes | Mapping):
-        return table, False
-    rows = iter(table)
-    first = next(rows, None)
-    is_choice = isinstance(first, Mapping) and set(COLUMNS) <= set(first)
-    if not isinstance(table, Iterator):
-        return table, is_choice
-    return (rows if first is None else chain([first], rows)), is_choice
 
 
 def read_choices(table: Any, name: str) -> tuple[list[Row], list[Choices]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
+from kprune.data.rankings import are_rankings
 from kprune.data.tasks import Test
 from kprune.errors import BadSample, KpruneError
 from kprune.models.outputs import CLASSIFICATION, REGRESSION
@@ -60,7 +61,7 @@ def class_numbers(test: Test, names: Sequence[str]) -> NDArray[np.int64]:
 
 def training_labels(test: Test, kind: str, config: PreTrainedConfig) -> list[float] | None:
     """The references as the model's own training would use them, in its class order; None for other kinds of model."""
-    if test.references is None:
+    if test.references is None or are_rankings(test.references):
         return None
     if kind == CLASSIFICATION.name:
         order, _, _ = class_order(config, test.labels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kprune.errors import BadSample
@@ -115,6 +116,20 @@ def entries_of(data: Any, source: str) -> Iterable[Any]:
         if is_data_set and isinstance(values, Iterable):
             return values
     raise BadSample(f"{source} has the type {type(data).__name__}; {REMEDY}, or read a file with kprune.read_lines.")
+
+
+def with_columns(table: Any) -> tuple[Any, set[str]]:
+    """The table, and the columns of its first row; an iterator is kept."""
+    if hasattr(table, "iloc") and hasattr(table, "to_dict"):  # a DataFrame, whose cells may be arrays
+        return table, set(getattr(table, "columns", ()))
+    if not isinstance(table, Iterable) or isinstance(table, str | bytes | Mapping):
+        return table, set()
+    rows = iter(table)
+    first = next(rows, None)
+    columns = set(first) if isinstance(first, Mapping) else set()
+    if not isinstance(table, Iterator):
+        return table, columns
+    return (rows if first is None else chain([first], rows)), columns
 
 
 def _plain_texts(entry: Any, number: int, source: str) -> Texts:

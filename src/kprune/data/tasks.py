@@ -10,7 +10,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from kprune.data.choices import CHOICE_METRICS, read_choices, with_choices
+from kprune.data.announced import announced_by
+from kprune.data.rankings import are_rankings, with_prompted_passages
 from kprune.data.readers import half_of, read_lines, read_table, table_files
 from kprune.data.rows import QUESTION_AND_CONTEXT, Item, Row, Table, labelled_rows, row_of, texts_and_labels
 from kprune.data.windows import Windows
@@ -272,13 +273,13 @@ def read_test(
 ) -> Test:
     """A test from a table's columns, with at most `limit` rows; rows with an empty text are skipped.
 
-    The table is any data that `kprune.draw` takes: a list of dicts, a Dataset, a DataFrame. If no column is named and
-    it has the columns context, choices and answer, it is a test of choices for causal language models.
+    The table is any data that `kprune.draw` takes: a list of dicts, a Dataset, a DataFrame. If no column is named, its
+    columns may announce a test of choices, of reranking or of named entities (`data/announced.py`).
     """
     if not texts and label is None:
-        table, has_choices = with_choices(table)
-        if has_choices:
-            return thin(Test(name, CAUSAL_LM.name, *read_choices(table, name), metrics or CHOICE_METRICS), limit)
+        table, announced = announced_by(table)
+        if announced is not None:
+            return thin(Test(name, announced.kind, *announced.read(table, name), metrics or announced.metrics), limit)
     pairs = list(labelled_rows(table, texts, label, name))
     if not pairs:
         raise BadSample(f"{name} has no rows with text; pass a split or a file that has some.")
@@ -288,7 +289,12 @@ def read_test(
 
 def with_prompt(test: Test, prompt: str) -> Test:
     """The test with a prompt before every text."""
-    return replace(test, rows=[tuple(prompt + text for text in row) for row in test.rows]) if prompt else test
+    if not prompt:
+        return test
+    references = test.references
+    if are_rankings(references):
+        references = with_prompted_passages(references, prompt)
+    return replace(test, rows=[tuple(prompt + text for text in row) for row in test.rows], references=references)
 
 
 def thin(test: Test, limit: int | None) -> Test:

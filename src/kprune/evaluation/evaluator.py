@@ -14,19 +14,25 @@ from kprune.data.calibration import longest_input, require_room, whole_number
 from kprune.data.items import MEDIA
 from kprune.data.labels import class_names, training_labels
 from kprune.data.processing import reader_of
+from kprune.data.rankings import RANKING_METRICS, Passages
+from kprune.data.tagging import TaggedWords
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.causal import CausalRun, PerplexityScorer
 from kprune.evaluation.choices import ChoiceScorer
+from kprune.evaluation.entities import EntityScorer
 from kprune.evaluation.likeness import Likeness
 from kprune.evaluation.metrics import Difference, Figure, difference, figure, metric_of
 from kprune.evaluation.predictions import PredictionRun
+from kprune.evaluation.reranking import RankingScorer
 from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
 from kprune.models.families import family_of
 from kprune.models.outputs import CAUSAL_LM, CLASSIFICATION, MULTI_LABEL, REGRESSION, OutputKind, Prediction, kind_of
 from kprune.runtime.computation_mode import ordinary_mode
 
 CLASSIFIER_KINDS = (CLASSIFICATION.name, MULTI_LABEL.name, REGRESSION.name)
+TABLE_SCORERS = {Passages: RankingScorer, TaggedWords: EntityScorer}
+"""Scorers of references that a table's columns announce, by their type."""
 CHECKED_ROWS = 16
 """Rows that `check_compatible` tokenises."""
 
@@ -219,6 +225,9 @@ def _make_scorer(
             f"{test.name} is not cut into windows: they are for the perplexity of causal language models; leave the "
             "window and the stride out."
         )
+    own = TABLE_SCORERS.get(type((test.references or (None,))[0]))
+    if own is not None:
+        return own(test, tokenizer, min(limits), kind.name)
     if kind.name == CAUSAL_LM.name:
         scorer = PerplexityScorer if is_perplexity else ChoiceScorer
         return scorer(test, tokenizer, min(limits))
@@ -284,7 +293,8 @@ def _choose_metrics(test: Test, scorer: Scorer, model: PreTrainedModel) -> tuple
         raise KpruneError(
             f"{test.name} has no right answers, so {test.metrics[0]} cannot be computed; name the column that has them."
         )
-    default = scorer.metrics[:2] if scorer.metrics[:1] in (("spearman",), ("answer-f1",)) else scorer.metrics[:1]
+    has_two = scorer.metrics[:1] in (("spearman",), ("answer-f1",), RANKING_METRICS[:1])
+    default = scorer.metrics[:2] if has_two else scorer.metrics[:1]
     chosen = test.metrics or default
     if (model.config.num_labels or 0) > 2:  # plain F1 is defined for two classes
         chosen = tuple("macro-f1" if name == "f1" else name for name in chosen)

@@ -20,7 +20,7 @@ DRAWS = 1000
 
 
 CLASSES, CHOICES, VALUES, ANSWERS = "classes", "choices", "values", "answers"
-TOKENS, LIKENESS = "tokens", "likeness"
+TOKENS, LIKENESS, RANKINGS, ENTITIES = "tokens", "likeness", "rankings", "entities"
 """What a metric scores; the scorers of `kprune.evaluation.scorers` offer the metrics of their kind."""
 
 
@@ -146,6 +146,37 @@ def _perplexity(references: Array, predictions: Array, counts: Array) -> float:
     return float(np.exp(np.sum(counts * predictions) / np.sum(counts * references)))
 
 
+PACKED = 2**20
+"""More than the entities of an example."""
+
+
+def packed(found: Array, right: Array) -> Array:
+    """The entities that a model found in each example, and how many of them are right, in one exact number."""
+    return np.asarray(found * float(PACKED) + right)
+
+
+def _entity_counts(references: Array, predictions: Array, counts: Array) -> tuple[float, float, float]:
+    """Entities of the references, found ones and right ones, in all examples."""
+    found, right = np.divmod(predictions, PACKED)
+    return tuple(float(np.sum(counts * each)) for each in (references, found, right))  # type: ignore[return-value]
+
+
+def _entity_f1(references: Array, predictions: Array, counts: Array) -> float:
+    """2 · right / (found + expected), over the entities of all examples together, in percent."""
+    expected, found, right = _entity_counts(references, predictions, counts)
+    return 200.0 * right / (expected + found) if right else 0.0
+
+
+def _entity_precision(references: Array, predictions: Array, counts: Array) -> float:
+    _, found, right = _entity_counts(references, predictions, counts)
+    return 100.0 * right / found if right else 0.0
+
+
+def _entity_recall(references: Array, predictions: Array, counts: Array) -> float:
+    expected, _, right = _entity_counts(references, predictions, counts)
+    return 100.0 * right / expected if right else 0.0
+
+
 METRICS = {
     metric.name: metric
     for metric in (
@@ -158,6 +189,11 @@ METRICS = {
         Metric("answer-f1", _percent, ANSWERS, is_counted=True),
         Metric("exact-match", _percent, ANSWERS, is_counted=True),
         Metric("accuracy-norm", _accuracy, CHOICES, is_counted=True),
+        Metric("ndcg@10", _percent, RANKINGS, is_counted=True),
+        Metric("mrr@10", _percent, RANKINGS, is_counted=True),
+        Metric("entity-f1", _entity_f1, ENTITIES, is_counted=True),
+        Metric("entity-precision", _entity_precision, ENTITIES, is_counted=True),
+        Metric("entity-recall", _entity_recall, ENTITIES, is_counted=True),
         Metric("perplexity", _perplexity, TOKENS, larger_is_better=False),
         Metric("agreement", _percent, LIKENESS, is_counted=True),
         Metric("share", _share, LIKENESS),
@@ -169,7 +205,7 @@ METRICS = {
 
 
 def metrics_of(scores: str) -> tuple[str, ...]:
-    """Names of the metrics for classes, values, answers, tokens or likeness, the usual one first."""
+    """Names of the metrics for what they score, the usual one first."""
     return tuple(metric.name for metric in METRICS.values() if metric.scores == scores)
 
 

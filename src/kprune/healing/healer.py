@@ -24,8 +24,8 @@ from kprune.healing.targets import Targets
 from kprune.healing.text import Text, own_part, size_of, text_of
 from kprune.healing.training import Training
 from kprune.models.batches import Batch, Example
+from kprune.models.native import history_of, set_history
 from kprune.models.outputs import kind_of
-from kprune.models.pruned_shape import record_of
 from kprune.models.trainable import have_same_streams
 from kprune.pruning.finish import hand_over
 from kprune.pruning.journal import HEALING, FolderJournal, fingerprint, process_folder
@@ -247,9 +247,9 @@ def _identity(
 
 def _add_to_record(healed: Healed) -> None:
     """Add the healing to the last pruning in the model's record, if it has one."""
-    record = record_of(healed.model.config)
-    if record is None or not record["history"]:
+    history = history_of(healed.model.config)
+    if not history:
         return
-    *earlier, last = record["history"]
+    *earlier, last = history
     last = {**last, "healed": [*last.get("healed", []), healed.summary()]}
-    healed.model.config.quantization_config = {**record, "history": [*earlier, last]}
+    set_history(healed.model.config, [*earlier, last])

@@ -60,6 +60,7 @@ class PruneWithinDrop:
                 self.max_drop,
                 guard=self.guard,
                 tried=self.tried,
+                below=pruner.reachable,
             )
         details = {**state.details, "trials": [asdict(trial) for trial in found.trials]}
         return replace(state, pruned=found.pruned, evaluation=found.evaluation, details=details)
@@ -83,8 +84,9 @@ def largest_reduction(
     *,
     guard: bool = True,
     tried: Callable[[Trial], None] = lambda trial: None,
+    below: float = 1.0,
 ) -> Found:
-    """The largest reduction with a drop of at most `max_drop` points, to a resolution of 0.02.
+    """The largest reduction `below` a limit with a drop of at most `max_drop` points, to a resolution of 0.02.
 
     `prune` returns a model with a share removed, `examine` compares it with the dense one, `tried` is called after each
     trial. With `guard`, the upper end of the drop's 95 % interval must stay within `max_drop`, not only the estimate: a
@@ -92,7 +94,7 @@ def largest_reduction(
     """
     if not max_drop > 0:
         raise KpruneError(f"max_drop is {max_drop}, but must be above 0: 1.0 allows one point.")
-    good, bad = 0.0, LARGEST + RESOLUTION
+    good, bad = 0.0, min(LARGEST + RESOLUTION, below)
     best: tuple[Pruned, Evaluation] | None = None
     trials: list[Trial] = []
     while bad - good > RESOLUTION:

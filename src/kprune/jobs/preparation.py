@@ -21,6 +21,7 @@ from kprune.data.calibration import draw, longest_input
 from kprune.data.labels import training_labels
 from kprune.data.packing import BLOCK_TOKENS
 from kprune.data.processing import MediaReader, draw_media
+from kprune.data.rankings import are_rankings, rows_of_rankings
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
@@ -100,7 +101,9 @@ def prepare(
         test = as_read_by(source, test, kind.name)
         check_compatible(model, tokenizer, test, pooling=source.pooling)
     rows = sample.rows
-    if kind.name == EMBEDDING:  # embeds one text at a time
+    if are_rankings(sample.references):
+        rows = rows_of_rankings(rows, sample.references, in_pairs=kind.name != EMBEDDING)
+    elif kind.name == EMBEDDING:  # embeds one text at a time
         rows = [(text,) for row in rows for text in row]
     labels = training_labels(sample, kind.name, model.config) if with_labels else None
     if isinstance(tokenizer, MediaReader):
@@ -200,7 +203,8 @@ def as_read_by(source: Source, test: Test, kind: str) -> Test:
     A model of pairs, a reranker or a reader of questions, gets a warning if rows have one text.
     """
     is_reranker = source.sentence_class == "CrossEncoder"
-    if (is_reranker or kind == QUESTION_ANSWERING.name) and test.rows and len(test.rows[0]) == 1:
+    has_single_texts = len((test.rows or [()])[0]) == 1 and not are_rankings(test.references)
+    if (is_reranker or kind == QUESTION_ANSWERING.name) and has_single_texts:
         log.warning(
             "%s is a %s, and %s has one text per row: its outputs for single texts mean nothing; name two columns",
             source.title,

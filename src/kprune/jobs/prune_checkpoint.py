@@ -171,7 +171,7 @@ def cast_to(dtype: str) -> Stage:
     return stage
 
 
-def save_to(out: Path, *, overwrite: bool) -> Stage:
+def save_to(out: Path, *, overwrite: bool, self_contained: bool = False) -> Stage:
     """A stage that writes the pruned model to a folder; process 0 writes."""
 
     def stage(state: State) -> State:
@@ -182,6 +182,7 @@ def save_to(out: Path, *, overwrite: bool) -> Stage:
                 out,
                 source=state.prepared.source,
                 overwrite=overwrite,
+                self_contained=self_contained,
                 evaluation=state.evaluation,
                 note=" ".join(state.notes),
                 written=lambda staging: journal.add_result(staging, out) if journal else None,
@@ -203,6 +204,7 @@ def prune_checkpoint(
     stages: Sequence[Stage] = (),
     out: Path | None = None,
     overwrite: bool = False,
+    self_contained: bool = False,
     show_progress: ShowProgress = no_progress,
     heal: HealConfig | None = None,
 ) -> State:
@@ -212,7 +214,7 @@ def prune_checkpoint(
     (`jobs.speedup`). With `heal`, the pruned model is trained toward the dense one.
     """
     state = State(prepared, config, run or RunConfig(), show_progress, heal)
-    saving = [save_to(out, overwrite=overwrite)] if out is not None else []
+    saving = [save_to(out, overwrite=overwrite, self_contained=self_contained)] if out is not None else []
     for stage in (prune, heal_result, *stages, evaluate_result, *saving):
         state = stage(state)
     return state

@@ -36,6 +36,25 @@ def select_groups(scores: list[Tensor], prices: list[Tensor], sizes: list[int], 
     return [keep[group] for keep, group in zip(kept, groups, strict=True)]
 
 
+def kept_by_count(knowledge: list[Tensor], counts: Tensor) -> Tensor:
+    """What the best 0, 1, … units of every sublayer keep together, at each of the counts; float64."""
+    kept = [torch.cat([each.new_zeros(1), each.sort(descending=True).values.cumsum(0)]) for each in knowledge]
+    return torch.stack([each.double().cpu()[counts] for each in kept]).sum(0)
+
+
+def best_pair(kept: tuple[Tensor, Tensor], costs: tuple[Tensor, Tensor], budget: float) -> tuple[int, int] | None:
+    """The pair of entries with the largest `kept[0][i] + kept[1][j]` whose costs fit the budget together.
+
+    None: no pair fits. Of equal pairs, the first one in order of i, then of j.
+    """
+    values = kept[0][:, None] + kept[1][None, :]
+    fits = costs[0][:, None] + costs[1][None, :] <= budget
+    if not bool(fits.any()):
+        return None
+    best = int(values.masked_fill(~fits, -torch.inf).argmax())
+    return best // values.shape[1], best % values.shape[1]
+
+
 def groups_of(scores: Tensor, size: int) -> Tensor:
     """Group of every unit: 0 for the `size` best, 1 for the next, and so on; equal scores in order of position."""
     order = torch.argsort(scores, descending=True, stable=True)

@@ -50,6 +50,23 @@ def _untie_position_bias(model: PreTrainedModel, path: str) -> None:
         owner.register_forward_pre_hook(_WithoutBias(), with_kwargs=True)
 
 
+def share_position_bias(model: PreTrainedModel) -> None:
+    """Let layers share the lowest layer's table of position biases again, in place; all of them must have all heads."""
+    path = family_of(model.config).shared_bias
+    if path is None:
+        return
+    owner_path, _, name = path.rpartition(".")
+    for sublayer in find(model):
+        if sublayer.kind != "attention":
+            continue
+        owner = sublayer.layer.get_submodule(owner_path)
+        for key in [key for key, hook in owner._forward_pre_hooks.items() if isinstance(hook, _WithoutBias)]:
+            del owner._forward_pre_hooks[key], owner._forward_pre_hooks_with_kwargs[key]
+        if sublayer.index:
+            delattr(owner, name)
+            setattr(owner, "has_relative_attention_bias", False)  # noqa: B010
+
+
 @torch.no_grad()
 def _fold_output_scales(model: PreTrainedModel) -> None:
     """Multiply every consumer by the vector that scales its output, and set that vector to one."""

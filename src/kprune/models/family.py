@@ -16,6 +16,8 @@ Stack = int | tuple[int | str, ...]
 
 COUNTED = ("units", "queries", "features")
 """What an attribute that is rewritten after a resize may count."""
+CONFIG_COUNTED = ("units", "queries", "width")
+"""What a config attribute that describes every layer may count; `width` is that of a head."""
 INPUTS = {
     "input_ids": "text",
     "pixel_values": "images",
@@ -64,11 +66,23 @@ class Block:
     """Values that `module` returns: 1 for a tensor, 2 for a pair of its output and the attention weights."""
     cache: str = "past_key_values"
     """Argument of an attention module with the key/value cache, in families that have one."""
+    config_counts: dict[str, str] = field(default_factory=dict)
+    """Config attributes by which all layers can have fewer units, each with what it counts (`CONFIG_COUNTED`).
+
+    Empty: heads cannot be fewer, and the neurons' attribute is `dense_units`.
+    """
 
     @property
     def consumer_is_inside(self) -> bool:
         """Whether `module` contains the consumer, and so returns the consumer's output, not the features."""
         return self.consumer.startswith(self.module + ".")
+
+    @property
+    def native_counts(self) -> dict[str, str]:
+        """Config attributes by which all layers can have fewer units; empty if a config cannot say it."""
+        if self.config_counts or self.unit_width or not isinstance(self.dense_units, str):
+            return self.config_counts
+        return {self.dense_units: "units"}
 
     def units_of(self, config: PreTrainedConfig) -> int:
         """Units of the dense sublayer."""

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from kprune.errors import BadCheckpoint, UnsupportedModel
-from kprune.models.family import COUNTED, INPUTS, Block, Family
+from kprune.models.family import CONFIG_COUNTED, COUNTED, INPUTS, Block, Family
 
 KINDS = ("attention", "ffn")
 RESOLVED = ("requires", "otherwise", "real_checkpoint")
@@ -150,6 +150,7 @@ _BLOCK: dict[str, Check] = {
     "is_normed": _is_bool,
     "returns": _is_count(MOST_VALUES),
     "cache": _is_name,
+    "config_counts": _dict_of(lambda value: value in list(CONFIG_COUNTED)),
 }
 _FAMILY: dict[str, Check] = {
     "layers": _is_path,

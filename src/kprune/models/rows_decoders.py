@@ -22,6 +22,7 @@ LLAMA = Family(
             dense_units="num_key_value_heads",
             unit_width=("self_attn.head_dim", "self_attn.num_key_value_groups"),
             returns=2,
+            config_counts={"num_key_value_heads": "units", "num_attention_heads": "queries", "head_dim": "width"},
         ),
         "ffn": Block(
             residual_input="post_attention_layernorm",
@@ -119,6 +120,7 @@ GPT2 = Family(
             producers={"mlp.c_fc": 1},
             consumer="mlp.c_proj",
             dense_units=lambda config: config.n_inner or 4 * config.n_embd,
+            config_counts={"n_inner": "units"},
         ),
     },
 )

@@ -193,6 +193,7 @@ NOMIC_BERT = Family(
             dense_units="num_attention_heads",
             unit_width=("self_attn.head_dim",),
             returns=2,
+            config_counts={"num_attention_heads": "units", "head_dim": "width"},
         ),
         "ffn": Block(
             residual_input="mlp",
@@ -239,7 +240,8 @@ T5 = replace(
     blocks={"attention": _T5_ATTENTION, "ffn": _T5_FFN},
 )
 
-_UMT5_ATTENTION = replace(_T5_ATTENTION, returns=2)
+# A table of position biases per layer, so that layers may keep different heads.
+_UMT5_ATTENTION = replace(_T5_ATTENTION, returns=2, config_counts={"num_heads": "units", "d_kv": "width"})
 _UMT5_GATED = replace(
     T5_GATED, shared_bias=None, layer_returns=1, blocks={"attention": _UMT5_ATTENTION, "ffn": _T5_GATED_FFN}
 )

@@ -21,6 +21,7 @@ VIT = Family(
             dense_units="num_attention_heads",
             unit_width=("attention.head_dim",),
             returns=2,
+            config_counts={"num_attention_heads": "units", "head_dim": "width"},
         ),
         "ffn": Block(
             residual_input="layernorm_after",

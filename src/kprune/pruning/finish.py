@@ -10,9 +10,10 @@ from transformers import PreTrainedModel
 
 from kprune.errors import NotFinite
 from kprune.models.batches import Sample
+from kprune.models.native import become_native, history_of
 from kprune.models.outputs import OutputKind
 from kprune.models.passes import call
-from kprune.models.pruned_shape import describe, record_of
+from kprune.models.pruned_shape import describe
 from kprune.pruning.result import Pruned
 from kprune.runtime.distributed import all_true
 from kprune.runtime.memory import guard_memory
@@ -54,8 +55,9 @@ def require_finite_outputs(student: PreTrainedModel, sample: Sample, kind: Outpu
 def attach_record(pruned: Pruned) -> None:
     """Store the pruning record in the model's config."""
     config = pruned.model.config
-    earlier = record_of(config)
-    history = [*(earlier["history"] if earlier else []), pruned.summary()]
+    history = [*history_of(config), pruned.summary()]
     record = describe(pruned.model, history)
-    if record is not None:
+    if pruned.config.native and record is not None:
+        become_native(pruned.model, history)
+    elif record is not None:
         config.quantization_config = record

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from kprune.maths.selection import best_share, select_groups
+from kprune.maths.selection import best_share, groups_of, select_groups
 from kprune.models.sublayer import Sublayer
 from kprune.pruning.criteria import CRITERIA
 from kprune.pruning.journal import Journal
 from kprune.pruning.measurement import Measured, measure, require_knowledge
 from kprune.pruning.method import Choice, Method
+from kprune.pruning.native_shape import NativeShape
 from kprune.pruning.refit import Fit, cross_validated_fit, keep_weights, least_squares_fit, require_improvement
 from kprune.pruning.run import Run, group_sizes
 from kprune.pruning.streams import Streams
@@ -28,6 +32,8 @@ class KPrune(Method):
         self.criterion = CRITERIA[self.config.criterion or ""]
         self._known: list[Measured] = []  # of the sublayers from `_known_from` on
         self._known_from = 0
+        search = run.native_search
+        self._keeps_all = run.all_fit(0) and (search is None or search.allows_all)
 
     @property
     def is_measured(self) -> list[bool]:
@@ -39,7 +45,7 @@ class KPrune(Method):
             return
         serves_next = step + 1 < len(self.is_measured) and not self.is_measured[step + 1]
         self._known, self._known_from = [], step
-        if self.run.all_fit(step) or (is_recalled and not serves_next):
+        if self._fits(step) or (is_recalled and not serves_next):
             return
         self._known = self._measured(step, streams, serves_next)
 
@@ -48,11 +54,14 @@ class KPrune(Method):
         target = run.sublayers[step]
         known = self._known[step - self._known_from :]
         weights = known[0].token_weights if known else None
-        if run.all_fit(step):
+        if self._fits(step):
             return Choice(torch.ones(target.units, dtype=torch.bool), weights)
         scores = [each.scores for each in known]
         if config.search == "uniform":
             return Choice(broadcast(best_share(scores[0].cpu(), 1.0 - config.reduction)), weights)
+        if run.native_search is not None:
+            run.native = run.native or self._native_shape(scores)
+            return Choice(broadcast(groups_of(scores[0].cpu(), 1) < run.native.units_of(target.kind)), weights)
         sizes = group_sizes(run.sublayers[step:], config)
         return Choice(broadcast(select_groups(scores, run.prices[step:], sizes, run.remaining)[0]), weights)
 
@@ -68,6 +77,25 @@ class KPrune(Method):
 
     def check(self, target: Sublayer, before: float, after: float) -> None:
         require_improvement(target, before, after, self.config.ridge or 0.0)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {} if self.run.native is None else {"native": asdict(self.run.native)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if "native" in state:
+            self.run.native = NativeShape(**state["native"])
+
+    def _fits(self, step: int) -> bool:
+        """Whether a sublayer keeps all units; in a native model, all sublayers or none do."""
+        return self._keeps_all if self.config.native else self.run.all_fit(step)
+
+    def _native_shape(self, scores: list[Tensor]) -> NativeShape:
+        """The shape of all layers, by the first measurement, which has all sublayers."""
+        run = self.run
+        assert run.native_search is not None
+        knowledge = [broadcast(values.cpu() * cost) for values, cost in zip(scores, run.costs, strict=True)]
+        return run.native_search.best(knowledge, group_sizes(run.sublayers, self.config), run.remaining)
 
     def _measured(self, step: int, streams: Streams, is_kept: bool) -> list[Measured]:
         """Knowledge of the sublayers from `step` on: measured now, or recalled."""

@@ -12,10 +12,15 @@ from transformers import PreTrainedModel
 from kprune.errors import UnsupportedModel
 from kprune.models.batches import as_batches
 from kprune.models.families import family_of
+from kprune.models.native import history_of
 
 
 def require_prunable(model: PreTrainedModel) -> None:
-    """Raise if the model has no values, shares weights between layers, or computes layers in parts."""
+    """Raise if the model has no values, shares weights between layers, or computes layers in parts.
+
+    A record in its config that was changed is refused, too: its history will be part of the new one.
+    """
+    history_of(model.config)
     _require_values(model)
     _require_layers_of_their_own(model)
     _require_layer_count(model)

@@ -170,6 +170,15 @@ class Pruner:
 
         return self._with_smaller_batches(attempt)
 
+    @property
+    def reachable(self) -> float:
+        """The share of the budget that a reduction must stay below."""
+        if not self.config.native:
+            return 1.0
+        run = Run(self.shared, replace(self.config, reduction=0.0), budget_named(self.config.budget))
+        assert run.native_search is not None
+        return 1.0 - run.native_search.least / run.dense
+
     def _run(
         self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None]
     ) -> tuple[Run, list[Step]]:
@@ -218,6 +227,7 @@ class Pruner:
             examples=sample.examples,
             tokens=sample.tokens,
             seconds=perf_counter() - started,
+            native=run.native,
         )
         attach_record(pruned)
         return pruned

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
+from kprune.pruning.native_shape import NativeShape
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Pruned:
     tokens: int
     seconds: float
     """Seconds of the pruning and of the healing."""
+    native: NativeShape | None = None
+    """What every layer of a native model keeps; None: layers differ, or nothing was removed."""
     healed: dict[str, Any] | None = None
     """How the model was healed (`Healed.summary`); None: it was not."""
 
@@ -93,6 +96,7 @@ class Pruned:
             "examples": self.examples,
             "tokens": self.tokens,
             "errors": [float(f"{step.error_after:.4g}") for step in self.steps],
+            **({} if self.native is None else {"shape": self.native.as_json()}),
             **({} if self.healed is None else {"healed": [self.healed]}),
         }
 

@@ -14,10 +14,12 @@ from transformers import PreTrainedModel
 from kprune.config import PruneConfig
 from kprune.errors import KpruneError
 from kprune.models.batches import Sample
+from kprune.models.native import unit_limits
 from kprune.models.resize import add_bias
 from kprune.models.sublayer import Sublayer, find
 from kprune.pruning.budgets import Budget, total_flops
 from kprune.pruning.measurement import Measured
+from kprune.pruning.native_shape import NativeSearch, NativeShape
 from kprune.pruning.teacher import TeacherPredictions
 
 
@@ -49,6 +51,12 @@ class Run:
         self.dense_flops = total_flops(self.sublayers, length)
         self.remaining = allowance(self.dense, self.prices, group_sizes(self.sublayers, config), config)
         """What may still be spent on the sublayers that are not finished."""
+        self.native: NativeShape | None = None
+        """What every layer of a native model keeps, once the search has chosen it."""
+        self.native_search: NativeSearch | None = None
+        if config.native:
+            self.native_search = NativeSearch.within(unit_limits(self.student), self.sublayers, self.prices, config)
+            self.native_search.require_affordable(self.remaining, self.dense, config)
 
     @property
     def costs(self) -> list[float]:
