@@ -16,6 +16,7 @@ RANGES = {
     "ridge": (0.0, None),
     "align": (1, None),
     "refresh": (0, None),
+    "iterations": (1, None),
 }
 
 

@@ -107,6 +107,12 @@ class PruneConfig:
         least=0,
         example="0 measures once, 1 at every sublayer",
     )
+    iterations: int | None = option(
+        None,
+        "Equal steps in which the method textpruner removes units.  [default: 16]",
+        least=1,
+        example="16 is usual",
+    )
     pooling: str = option(
         "mean", "Pooling of a bare encoder's tokens: mean, cls or max.", on_command_line=False, in_grid=False
     )

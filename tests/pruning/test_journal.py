@@ -130,11 +130,12 @@ def test_a_stopped_run_that_fits_new_biases_goes_on_to_the_same_result(criterion
 
 @pytest.mark.parametrize(
     ("method", "family"),
-    [*((method, "bert") for method in METHODS if method != "kprune"), ("flap", "llama"), ("wanda-sp", "llama")],
+    [*((method, "bert") for method in METHODS if method != "kprune"), ("flap", "llama"), ("liar", "llama")],
 )
 def test_a_stopped_run_of_a_rival_goes_on_to_the_same_result(method, family, tmp_path):
     model = tiny.tiny_model(family)
-    resume_from_every_state(tmp_path, model, reduction=0.3 if method == "kcm" else 0.5, method=method)
+    options = {"reduction": 0.3 if method == "kcm" else 0.5, "method": method, **tiny.QUICK.get(method, {})}
+    resume_from_every_state(tmp_path, model, **options)
 
 
 def test_kwons_tuning_stays_off_after_a_stop(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "kcm": "Nova et al. 2023: central and active neurons, mask tuning; no heads",
         "flap": "An et al. 2024: features that vary stay, a bias replaces the others' mean",
         "wanda-sp": "Wanda, structured: weights times activations, the same share of every layer",
+        "liar": "LIAR 2024: active units stay, weights reproduce each sublayer's dense output",
+        "textpruner": "Taylor importance of the predictions, in many steps, each measured again",
         "magnitude": "the largest weights stay",
         "random": "units drawn at random stay",
     },

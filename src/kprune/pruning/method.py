@@ -33,6 +33,8 @@ class Method(ABC):
     wants_labels: ClassVar[bool] = False
     overrides: ClassVar[dict[str, Any]] = {}
     """Config fields that the method fixes."""
+    settings: ClassVar[dict[str, Any]] = {}
+    """Config fields that only some rivals have and this one takes, with their defaults; None elsewhere."""
 
     def __init__(self, run: Run, journal: Journal, tick: Callable[[], None]) -> None:
         self.run, self.config, self.journal, self.tick = run, run.config, journal, tick
