@@ -19,7 +19,7 @@ CASES = {
         {"method": "kwon"},
         {"method": "flap"},
         {"method": "wanda-sp"},
-        {"method": "liar"},
+        {"method": "ziplm"},
         {"method": "textpruner", "iterations": 2},
         {"method": "magnitude"},
     ],

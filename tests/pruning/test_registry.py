@@ -22,6 +22,7 @@ def test_every_name_has_a_phrase():
         "flap",
         "wanda-sp",
         "liar",
+        "ziplm",
         "textpruner",
         "magnitude",
         "random",
@@ -61,8 +62,8 @@ def test_causal_language_models_have_their_own_default_of_the_representational_w
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_rival_turns_the_settings_of_kprune_off(method):
     resolved = resolve(PruneConfig(method=method, criterion="fisher", rep_weight=3.0, align=8, seed=5), head_width=8)
-    refits = method == "liar"
-    assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, refits, 1, 0)
+    refits, align = method in ("liar", "ziplm"), 8 if method == "ziplm" else 1
+    assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, refits, align, 0)
     assert (resolved.method, resolved.seed, resolved.bias) == (method, 5, method == "flap")
     assert {name for name in OF_RIVALS if getattr(resolved, name) is not None} == set(METHODS[method].settings)
     back = resolve(PruneConfig(criterion=None), head_width=8)

@@ -12,6 +12,7 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "flap": "An et al. 2024: features that vary stay, a bias replaces the others' mean",
         "wanda-sp": "Wanda, structured: weights times activations, the same share of every layer",
         "liar": "LIAR 2024: active units stay, weights reproduce each sublayer's dense output",
+        "ziplm": "ZipLM without training: a surgeon per sublayer, and a knapsack over sizes",
         "textpruner": "Taylor importance of the predictions, in many steps, each measured again",
         "magnitude": "the largest weights stay",
         "random": "units drawn at random stay",

@@ -15,6 +15,7 @@ from kprune.pruning.baselines.magnitude import Magnitude
 from kprune.pruning.baselines.random_units import RandomUnits
 from kprune.pruning.baselines.textpruner import TextPruner
 from kprune.pruning.baselines.wanda_sp import WandaSP
+from kprune.pruning.baselines.ziplm import ZipLM
 from kprune.pruning.budgets import budget_named
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
@@ -22,7 +23,8 @@ from kprune.pruning.knowledge_pruning import KPrune
 from kprune.pruning.method import Method
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (KPrune, Kwon, KCM, FLAP, WandaSP, LIAR, TextPruner, Magnitude, RandomUnits)
+    method.name: method
+    for method in (KPrune, Kwon, KCM, FLAP, WandaSP, LIAR, ZipLM, TextPruner, Magnitude, RandomUnits)
 }
 OF_RIVALS = frozenset(name for method in METHODS.values() for name in method.settings)
 """Config fields that only some rivals have."""
