@@ -17,6 +17,8 @@ RANGES = {
     "align": (1, None),
     "refresh": (0, None),
     "iterations": (1, None),
+    "epochs": (0.0, None),
+    "minutes": (0.0, None),
 }
 
 

@@ -128,5 +128,9 @@ def same_outputs(a: PreTrainedModel, b: PreTrainedModel, batch: dict[str, Tensor
     return len(ours) > 0 and all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
-QUICK = {"textpruner": {"iterations": 2}}
+QUICK: dict[str, dict[str, object]] = {
+    "textpruner": {"iterations": 2},
+    "dynabert-w": {"epochs": 0.1},
+    "dynabert-d": {"epochs": 0.1},
+}
 """Settings with which methods of many steps take little time."""

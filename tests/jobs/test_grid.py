@@ -14,9 +14,9 @@ from kprune.pruning.registry import METHODS
 def test_knobs_are_the_fields_that_a_variant_may_set():
     configs = (PruneConfig, HealConfig)
     assert list(KNOBS) == [each.name for config in configs for each in fields(config) if info_of(each).in_grid]
-    names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh iterations"
-    healing = "heal heal_rate hidden_weight held_out step_tokens"
-    assert set(KNOBS) == {*names.split(), *healing.split()}
+    names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh"
+    healing, rivals = "heal heal_rate hidden_weight held_out step_tokens", "iterations epochs minutes"
+    assert set(KNOBS) == {*names.split(), *healing.split(), *rivals.split()}
     assert not {each.name for each in fields(PruneConfig)} & set(healing.split())
 
 
@@ -68,6 +68,7 @@ def test_a_variant_may_set_several_knobs():
         ("", "unknown method ''; use one of kprune"),
         ("kwon refit=no", "sets 'refit'; kwon takes no settings"),
         ("textpruner refit=no", "sets 'refit'; textpruner takes iterations"),
+        ("dynabert-w iterations=4", "sets 'iterations'; dynabert-w takes epochs, minutes"),
         ("kprune iterations=4", "sets 'iterations'; kprune takes criterion, temperature"),
         ("kprune speed=9", "sets 'speed'; kprune takes criterion, temperature"),
         ("kprune seed=9", "sets 'seed'; kprune takes criterion, temperature"),

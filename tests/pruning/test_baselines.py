@@ -51,7 +51,8 @@ def shared_pruner():
 def test_every_method_gives_a_smaller_model_within_the_budget(family):
     made = pruner(family)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    for method in METHODS:
+    quick = [method for method in METHODS if family == "bert" or not method.startswith("dynabert")]
+    for method in quick:
         reports = []
         pruned = made.with_config(method=method, **tiny.QUICK.get(method, {})).prune(0.3, progress=reports.append)
         assert 0.3 <= pruned.reduction < 0.3 + (0.13 if family == "llama" else 0.06)  # less than a head

@@ -24,6 +24,8 @@ def test_every_name_has_a_phrase():
         "liar",
         "ziplm",
         "textpruner",
+        "dynabert-w",
+        "dynabert-d",
         "magnitude",
         "random",
     ]
@@ -65,7 +67,8 @@ def test_a_rival_turns_the_settings_of_kprune_off(method):
     refits, align = method in ("liar", "ziplm"), 8 if method == "ziplm" else 1
     assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, refits, align, 0)
     assert (resolved.method, resolved.seed, resolved.bias) == (method, 5, method == "flap")
-    assert {name for name in OF_RIVALS if getattr(resolved, name) is not None} == set(METHODS[method].settings)
+    own = METHODS[method].settings
+    assert {name: getattr(resolved, name) for name in OF_RIVALS} == {**dict.fromkeys(OF_RIVALS), **own}
     back = resolve(PruneConfig(criterion=None), head_width=8)
     assert back == resolve(PruneConfig(), head_width=8)
 

@@ -14,6 +14,8 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "liar": "LIAR 2024: active units stay, weights reproduce each sublayer's dense output",
         "ziplm": "ZipLM without training: a surgeon per sublayer, and a knapsack over sizes",
         "textpruner": "Taylor importance of the predictions, in many steps, each measured again",
+        "dynabert-w": "DynaBERT, widths: trained on labels, networks share weights",
+        "dynabert-d": "DynaBERT, widths and depths: half of the layers stay",
         "magnitude": "the largest weights stay",
         "random": "units drawn at random stay",
     },

@@ -63,6 +63,12 @@ class Method(ABC):
     def check(self, target: Sublayer, before: float, after: float) -> None:
         """Raise if the error after the fit is not plausible."""
 
+    training_work: ClassVar[float] = 0.0
+    """Work of `finish` for the progress bar; a refit of a sublayer has `kprune.pruning.progress.REFITTING`."""
+
+    def finish(self, report: Callable[[float], None]) -> None:
+        """Called after the last sublayer, for methods that retrain; `report` takes the share that is done."""
+
     @property
     def state(self) -> dict[str, Any]:
         """What a resumed run must know of the finished steps, as JSON."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from kprune.config import DEFAULT_RIDGE, PruneConfig
 from kprune.errors import KpruneError
+from kprune.pruning.baselines.dynabert import DynaBERTDepth, DynaBERTWidth
 from kprune.pruning.baselines.flap import FLAP
 from kprune.pruning.baselines.kcm import KCM
 from kprune.pruning.baselines.kwon import Kwon
@@ -24,7 +25,20 @@ from kprune.pruning.method import Method
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
-    for method in (KPrune, Kwon, KCM, FLAP, WandaSP, LIAR, ZipLM, TextPruner, Magnitude, RandomUnits)
+    for method in (
+        KPrune,
+        Kwon,
+        KCM,
+        FLAP,
+        WandaSP,
+        LIAR,
+        ZipLM,
+        TextPruner,
+        DynaBERTWidth,
+        DynaBERTDepth,
+        Magnitude,
+        RandomUnits,
+    )
 }
 OF_RIVALS = frozenset(name for method in METHODS.values() for name in method.settings)
 """Config fields that only some rivals have."""

@@ -2,8 +2,8 @@
 
 In every sublayer the optimal brain surgeon removes units by what they cost its own dense output, on the dense model's
 features, and updates the remaining weights. A knapsack then takes one size of each sublayer within the budget, which
-may be of measured milliseconds. A coefficient per sublayer weighs its errors: vectors of coefficients are drawn, the best is
-mutated, and the one whose model predicts most like the dense model on a part of the sample is kept.
+may be of measured milliseconds. A coefficient per sublayer weighs its errors: vectors of coefficients are drawn, the
+best is mutated, and the one whose model predicts most like the dense model on a part of the sample is kept.
 
 Neurons are removed `align` at a time; with `align` 1 one by one, as in the paper, which takes longer.
 """
