@@ -51,8 +51,8 @@ def shared_pruner():
 def test_every_method_gives_a_smaller_model_within_the_budget(family):
     made = pruner(family)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    quick = [method for method in METHODS if family == "bert" or not method.startswith("dynabert")]
-    for method in quick:
+    slow = {"ziplm", "dynabert-w", "dynabert-d"} if family not in ("bert", "llama") else set()
+    for method in METHODS.keys() - slow:
         reports = []
         pruned = made.with_config(method=method, **tiny.QUICK.get(method, {})).prune(0.3, progress=reports.append)
         assert 0.3 <= pruned.reduction < 0.3 + (0.13 if family == "llama" else 0.06)  # less than a head
