@@ -69,7 +69,8 @@ def test_the_loss_is_the_outputs_error_and_that_of_the_hidden_states(kind):
     teacher, student = tiny.tiny_model("bert", kind), tiny.tiny_model("bert", kind, seed=1)
     (batch,) = tiny.sample_of(tiny.texts(6), tokens=10_000).batches
     output_kind = Pruner(teacher, tiny.batched(tiny.texts(16)), ridge=1e-2).shared.predictions.kind
-    found = training.distillation_loss(output_kind, student, teacher, batch, 0.5)
+    target = training.target_of(output_kind, teacher, batch)
+    found = training.distillation_loss(output_kind, student, target, batch, 0.5)
     ours, theirs = (model(**batch.inputs, output_hidden_states=True) for model in (student, teacher))
     if kind == "classification":
         p = theirs.logits.softmax(-1)
@@ -91,8 +92,9 @@ def test_training_lowers_the_loss_on_labels(method, made, monkeypatch):
     assert (trained.config.epochs, trained.config.align, untrained.config.minutes) == (1.0, 1, 0.0)
 
 
-def test_without_time_the_network_has_the_dense_weights(made):
-    pruned = made.with_config(method="dynabert-w", minutes=0.0).prune()
+@pytest.mark.parametrize("limit", [{"minutes": 0.0}, {"epochs": 0.0}], ids=str)
+def test_without_time_the_network_has_the_dense_weights(limit, made):
+    pruned = made.with_config(method="dynabert-w", **limit).prune()
     for dense, small, step in zip(find(made.model), find(pruned.model), pruned.steps, strict=True):
         columns = columns_of(mask_of(step.kept, step.units), dense.width)
         assert torch.equal(small.consumer.weight, dense.consumer.weight[:, columns])

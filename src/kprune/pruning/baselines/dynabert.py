@@ -27,7 +27,13 @@ from kprune.models.outputs import CLASSIFICATION, REGRESSION
 from kprune.models.subnetwork import Subnetwork, shrunk
 from kprune.pruning.baselines.one_shot import OneShot
 from kprune.pruning.baselines.task_gradients import task_gradients
-from kprune.pruning.baselines.training import distillation_loss, fine_tuning_loss, train, training_batches
+from kprune.pruning.baselines.training import (
+    distillation_loss,
+    fine_tuning_loss,
+    target_of,
+    train,
+    training_batches,
+)
 from kprune.pruning.baselines.wanda_sp import even_shares
 from kprune.runtime.distributed import world_size
 
@@ -79,37 +85,39 @@ class DynaBERT(OneShot):
         """The supernet after its networks of all widths were trained toward the dense model."""
         networks = [Subnetwork(supernet, self._network(width, width, 1.0)) for width in self._trained_widths]
         networks.append(Subnetwork(supernet, self._network(*self._shares, 1.0)))
-        pairs = [(network, self.run.shared.teacher) for network in networks]
-        self._train_together(supernet, pairs, HIDDEN_WEIGHTS["width"], report, phase=0)
+        groups = [(self.run.shared.teacher, networks)]
+        self._train_together(supernet, groups, HIDDEN_WEIGHTS["width"], report, phase=0)
         return supernet
 
     def _train_depths(self, supernet: PreTrainedModel, report: Callable[[float], None]) -> PreTrainedModel:
         """The supernet after its networks of all depths were trained toward those of the same width and all layers."""
-        pairs = []
+        groups = []
         for heads, neurons in [*((width, width) for width in self._trained_widths), self._shares]:
             teacher = shrunk(supernet, self._network(heads, neurons, 1.0)).eval()
             depths = [depth for depth in self.depths if depth >= self._depth]
-            pairs += [(Subnetwork(supernet, self._network(heads, neurons, depth)), teacher) for depth in depths]
-        self._train_together(supernet, pairs, HIDDEN_WEIGHTS["depth"], report, phase=1)
+            groups.append((teacher, [Subnetwork(supernet, self._network(heads, neurons, depth)) for depth in depths]))
+        self._train_together(supernet, groups, HIDDEN_WEIGHTS["depth"], report, phase=1)
         return supernet
 
     def _train_together(
         self,
         supernet: PreTrainedModel,
-        pairs: Sequence[tuple[Subnetwork, PreTrainedModel]],
+        groups: Sequence[tuple[PreTrainedModel, Sequence[Subnetwork]]],
         hidden_weight: float,
         report: Callable[[float], None],
         *,
         phase: int,
     ) -> None:
-        """Train networks that share the supernet's weights, each toward its teacher."""
+        """Train networks that share the supernet's weights, each group toward its teacher."""
         kind = self.run.shared.predictions.kind
 
         def backpropagate(batch: Batch) -> None:
-            for network, teacher in pairs:
-                network.load()
-                distillation_loss(kind, network.model.train(), teacher, batch, hidden_weight).backward()
-                network.hand_over_gradients()
+            for teacher, networks in groups:
+                target = target_of(kind, teacher, batch)
+                for network in networks:
+                    network.load()
+                    distillation_loss(kind, network.model.train(), target, batch, hidden_weight).backward()
+                    network.hand_over_gradients()
 
         train(supernet, self._batches, backpropagate, self.config, self._seconds, report, phase=phase)
 

@@ -30,6 +30,8 @@ class TextPruner(OneShot):
         run, steps = self.run, int(self.config.iterations or 1)
         masks = [torch.ones(sublayer.units, dtype=torch.bool) for sublayer in run.sublayers]
         for step in range(1, steps + 1):
+            if not any(bool(keep.any()) for keep in masks):
+                break
             budget = run.dense + (run.remaining - run.dense) * step / steps
             importance = self._importance(masks)
             scores = [

@@ -14,7 +14,7 @@ from kprune.config import PruneConfig
 from kprune.errors import NotFinite
 from kprune.maths.losses import divergence, squared_error
 from kprune.models.batches import Batch, Sample
-from kprune.models.outputs import OutputKind
+from kprune.models.outputs import OutputKind, Prediction
 from kprune.models.passes import call, forward_with_streams
 from kprune.models.sublayer import find
 from kprune.models.trainable import trainable_parameters
@@ -39,24 +39,34 @@ def training_batches(sample: Sample) -> list[Batch]:
     ]
 
 
+@torch.no_grad()
+def target_of(kind: OutputKind, teacher: PreTrainedModel, batch: Batch) -> tuple[Prediction, list[Tensor]]:
+    """A teacher's outputs on a batch, and its hidden states after each layer."""
+    outputs, streams = forward_with_streams(teacher, batch)
+    return kind.read(outputs, batch), streams
+
+
 def distillation_loss(
-    kind: OutputKind, student: PreTrainedModel, teacher: PreTrainedModel, batch: Batch, hidden_weight: float
+    kind: OutputKind,
+    student: PreTrainedModel,
+    target: tuple[Prediction, Sequence[Tensor]],
+    batch: Batch,
+    hidden_weight: float,
 ) -> Tensor:
     """Error of the outputs, plus weight times that of the hidden states after each layer that the student has.
 
     Outputs: the divergence from the teacher's distribution, or the squared error of values, per example. Hidden states:
     the mean squared error over real tokens and dimensions, summed over layers.
     """
-    with torch.no_grad():
-        theirs, targets = forward_with_streams(teacher, batch)
-    ours, streams = forward_with_streams(student, batch)
-    rows, wanted = kind.read(ours, batch), kind.read(theirs, batch)
+    wanted, states = target
+    outputs, streams = forward_with_streams(student, batch)
+    rows = kind.read(outputs, batch)
     if kind.is_distribution:
         loss = divergence(rows.values, wanted.values, rows.weights, 1.0).sum()
     else:
         loss = squared_error(rows.values, wanted.values, rows.weights).sum()
     layers = sorted({sublayer.index for sublayer in find(student) if sublayer.units})
-    errors = [(batch.real(streams[n]) - batch.real(targets[n])).square().mean() for n in layers]
+    errors = [(batch.real(streams[n]) - batch.real(states[n])).square().mean() for n in layers]
     return loss / len(batch.example) + hidden_weight * torch.stack([loss.new_zeros(()), *errors]).sum()
 
 
@@ -85,7 +95,7 @@ def train(
     for parameter in parameters:
         parameter.requires_grad_(True)
     optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
-    steps = max(1, math.ceil((config.epochs or 0.0) * len(batches)))
+    steps = math.ceil((config.epochs or 0.0) * len(batches))
     started, seed = perf_counter(), 1_000_003 * config.seed + 101 * phase
     order: list[int] = []
     for step in range(steps):

@@ -24,7 +24,9 @@ from kprune.maths.knapsack import best_sizes
 from kprune.maths.least_squares import reconstructing_weights
 from kprune.models.resize import shrink
 from kprune.models.sublayer import Sublayer, find
+from kprune.pruning.baselines.one_shot import OneShot
 from kprune.pruning.baselines.reconstruction import Reconstruction
+from kprune.pruning.criteria import not_finite
 from kprune.pruning.likeness import loss_against_teacher
 from kprune.pruning.refit import solving
 from kprune.pruning.run import group_sizes, mask_of
@@ -57,7 +59,7 @@ class ZipLM(Reconstruction):
     """The weights of a size are those that the surgeon's updates lead to; the bias stays."""
 
     name = "ziplm"
-    overrides: ClassVar[dict[str, Any]] = {n: v for n, v in Reconstruction.overrides.items() if n != "align"}
+    overrides: ClassVar[dict[str, Any]] = {n: v for n, v in OneShot.overrides.items() if n != "align"} | {"refit": True}
     fits_bias = False
 
     def masks_by_gram(self, grams: Mapping[Sublayer, Tensor]) -> list[Tensor]:
@@ -73,7 +75,12 @@ class ZipLM(Reconstruction):
 
     def _sizes_of(self, sublayer: Sublayer, gram: Tensor, per_step: int) -> Sizes:
         ridge = self.config.ridge or 0.0
-        path = removal_path(gram[:-1, :-1], sublayer.consumer.weight, sublayer.width, per_step=per_step, ridge=ridge)
+        weight, width = sublayer.consumer.weight, sublayer.width
+        try:
+            with solving(sublayer, ridge):
+                path = removal_path(gram[:-1, :-1], weight, width, per_step=per_step, ridge=ridge)
+        except ArithmeticError as error:
+            raise not_finite(sublayer) from error
         return Sizes(*(part.cpu() for part in path))
 
     def _knapsack(self, factors: Tensor) -> tuple[int, ...]:
