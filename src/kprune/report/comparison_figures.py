@@ -34,8 +34,10 @@ STYLES = [
     ("#D55E00", "P"),
     ("#000000", "X"),
     ("#999999", "*"),
+    ("#882255", "p"),
+    ("#44AA99", "h"),
 ]
-"""Colours of Okabe and Ito, each with its own marker: distinct for colour-blind readers and in grey."""
+"""Colours of Okabe and Ito, then of Tol, each with its own marker: distinct for colour-blind readers and in grey."""
 SWEPT = ("temperature", "rep_weight", "head_weight")
 WIDE_TIMES = 20
 """A ratio of times above which their axis is logarithmic: retraining takes far longer."""
