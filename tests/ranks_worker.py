@@ -19,6 +19,8 @@ CASES = {
         {"method": "kwon"},
         {"method": "flap"},
         {"method": "wanda-sp"},
+        {"method": "ziplm"},
+        {"method": "textpruner", "iterations": 2},
         {"method": "magnitude"},
     ],
     "embedded": [{"criterion": "compensated"}],

@@ -16,6 +16,9 @@ RANGES = {
     "ridge": (0.0, None),
     "align": (1, None),
     "refresh": (0, None),
+    "iterations": (1, None),
+    "epochs": (0.0, None),
+    "minutes": (0.0, None),
 }
 
 

@@ -126,3 +126,11 @@ def same_outputs(a: PreTrainedModel, b: PreTrainedModel, batch: dict[str, Tensor
     with torch.no_grad():
         ours, theirs = ([v for v in m(**batch).to_tuple() if isinstance(v, Tensor)] for m in (a, b))
     return len(ours) > 0 and all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+QUICK: dict[str, dict[str, object]] = {
+    "textpruner": {"iterations": 2},
+    "dynabert-w": {"epochs": 0.1},
+    "dynabert-d": {"epochs": 0.1},
+}
+"""Settings with which methods of many steps take little time."""

@@ -113,6 +113,24 @@ class PruneConfig:
         least=0,
         example="0 measures once, 1 at every sublayer",
     )
+    iterations: int | None = option(
+        None,
+        "Equal steps in which the method textpruner removes units.  [default: 16]",
+        least=1,
+        example="16 is usual",
+    )
+    epochs: float | None = option(
+        None,
+        "Epochs of each phase of the methods dynabert-w and dynabert-d.  [default: 3]",
+        least=0.0,
+        example="3 is usual",
+    )
+    minutes: float | None = option(
+        None,
+        "Time limit of the training of dynabert-w and dynabert-d.  [default: none]",
+        least=0.0,
+        example="10 is short",
+    )
     pooling: str = option(
         "mean", "Pooling of a bare encoder's tokens: mean, cls or max.", on_command_line=False, in_grid=False
     )

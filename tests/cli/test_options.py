@@ -41,6 +41,7 @@ OTHER_VALUES = {
     "method": "kwon", "criterion": "fisher", "temperature": 3.5, "rep_weight": 0.25, "head_weight": 2.5, "ridge": 1e-3,
     "seed": 5, "search": "uniform", "refit": False, "bias": True, "budget": "parameters", "align": 4, "refresh": 2,
     "reduction": 0.3, "device": "cpu", "offload": "host", "checkpoint": "kept", "native": True,
+    "iterations": 3, "epochs": 0.5, "minutes": 2.0,
 }  # fmt: skip
 """Of each field a value that is not its default."""
 

@@ -15,8 +15,8 @@ def test_knobs_are_the_fields_that_a_variant_may_set():
     configs = (PruneConfig, HealConfig)
     assert list(KNOBS) == [each.name for config in configs for each in fields(config) if info_of(each).in_grid]
     names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh"
-    healing = "heal heal_rate hidden_weight held_out step_tokens"
-    assert set(KNOBS) == {*names.split(), *healing.split()}
+    healing, rivals = "heal heal_rate hidden_weight held_out step_tokens", "iterations epochs minutes"
+    assert set(KNOBS) == {*names.split(), *healing.split(), *rivals.split()}
     assert not {each.name for each in fields(PruneConfig)} & set(healing.split())
 
 
@@ -66,7 +66,10 @@ def test_a_variant_may_set_several_knobs():
     [
         ("movement", "unknown method 'movement'; use one of kprune, kwon"),
         ("", "unknown method ''; use one of kprune"),
-        ("kwon refit=no", "sets 'refit'; kprune takes criterion, .*, and rivals take no settings"),
+        ("kwon refit=no", "sets 'refit'; kwon takes no settings"),
+        ("textpruner refit=no", "sets 'refit'; textpruner takes iterations"),
+        ("dynabert-w iterations=4", "sets 'iterations'; dynabert-w takes epochs, minutes"),
+        ("kprune iterations=4", "sets 'iterations'; kprune takes criterion, temperature"),
         ("kprune speed=9", "sets 'speed'; kprune takes criterion, temperature"),
         ("kprune seed=9", "sets 'seed'; kprune takes criterion, temperature"),
         ("kprune temperature=hot", "sets temperature to 'hot'; it must be a number"),

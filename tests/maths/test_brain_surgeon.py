@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kprune.maths.brain_surgeon import BrainSurgeon, cholesky_factor, removal_costs
+from kprune.maths.brain_surgeon import BrainSurgeon, cholesky_factor, removal_costs, removal_path
 
 
 def problem(units, width, outputs, seed, tokens=200):
@@ -127,3 +127,40 @@ def test_heads_of_grouped_queries_are_wide_and_their_costs_do_not_depend_on_thre
         torch.set_num_threads(before)
     wanted = [refitted(features, weight, columns([1 - unit], width))[0] for unit in range(2)]
     assert costs.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_the_path_of_removal_takes_the_cheapest_unit_of_all_each_time(width):
+    """Every removal is compared with least squares after the removal of each other remaining unit."""
+    units, outputs = 5, 3
+    generator = torch.Generator().manual_seed(width)
+    f = torch.randn(80, units * width, generator=generator, dtype=torch.float64)
+    f[:, -1] += 0.8 * f[:, 0]
+    weight = torch.randn(outputs, units * width, generator=generator, dtype=torch.float64)
+
+    def error(kept):
+        columns = [unit * width + n for unit in sorted(kept) for n in range(width)]
+        wanted = f @ weight.T
+        best = f[:, columns] @ torch.linalg.lstsq(f[:, columns], wanted).solution if columns else 0.0
+        return float((best - wanted).square().sum() / wanted.square().sum())
+
+    order, counts, errors = removal_path(f.T @ f / 80, weight, width, ridge=0.0)
+    kept, expected, path = set(range(units)), [0.0], []
+    while kept:
+        cheapest = min(kept, key=lambda unit: error(kept - {unit}))
+        kept.remove(cheapest)
+        path.append(cheapest)
+        expected.append(error(kept))
+    assert order.tolist() == path
+    assert counts.tolist() == list(range(units + 1))
+    assert errors.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert float(errors[-1]) == pytest.approx(1.0)
+
+
+def test_the_path_of_removal_ends_with_what_is_left():
+    generator = torch.Generator().manual_seed(0)
+    f = torch.randn(40, 7, generator=generator, dtype=torch.float64)
+    order, counts, errors = removal_path(f.T @ f, torch.randn(2, 7, generator=generator), 1, per_step=3)
+    assert sorted(order.tolist()) == list(range(7))
+    assert counts.tolist() == [0, 3, 6, 7]
+    assert errors.tolist() == sorted(errors.tolist())

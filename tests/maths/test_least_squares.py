@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kprune.maths.least_squares import RIDGES, HalvedLeastSquares, LeastSquares
+from kprune.maths.brain_surgeon import BrainSurgeon
+from kprune.maths.least_squares import RIDGES, HalvedLeastSquares, LeastSquares, reconstructing_weights
 
 CPU = torch.device("cpu")
 
@@ -146,3 +147,49 @@ def test_features_that_are_all_zero_keep_their_weights():
     prior = torch.randn(5, 3, dtype=torch.float64)
     sums = halved(torch.zeros(60, 4, dtype=torch.float64), q, torch.arange(60) % 2)
     torch.testing.assert_close(sums.cross_validated(prior)[:4], prior[:4])
+
+
+def reconstruction(tokens, features, outputs, seed, share):
+    """Features with a last column of ones, their mean Gram matrix, a weight and a mask of kept features."""
+    f, _ = problem(tokens, features, outputs, seed)
+    wide = torch.cat([f + 0.5, torch.ones(tokens, 1, dtype=f.dtype)], dim=1)
+    generator = torch.Generator().manual_seed(seed + 1)
+    weight = torch.randn(outputs, features, generator=generator, dtype=f.dtype)
+    keep = torch.rand(features, generator=generator) < share
+    return wide, wide.T @ wide / tokens, weight, keep
+
+
+@settings(deadline=None)
+@given(sizes, st.booleans(), st.floats(0.0, 1.0))
+def test_reconstructing_weights_are_lstsq_to_the_output_of_all_features(size, bias, share):
+    features, outputs, seed = size
+    wide, gram, weight, keep = reconstruction(4 * features + 5, features, outputs, seed, share)
+    found = reconstructing_weights(gram, weight, keep, 0.0, bias=bias)
+    kept = torch.cat([keep, torch.tensor([bias])])
+    expected = torch.linalg.lstsq(wide[:, kept], wide[:, :-1] @ weight.T).solution
+    torch.testing.assert_close(found[: int(kept.sum())], expected, rtol=1e-6, atol=1e-8)
+    assert bias or not bool(found[-1].any())
+
+
+def test_a_ridge_holds_reconstructing_weights_near_the_given_ones():
+    _, gram, weight, keep = reconstruction(50, 9, 4, 3, 0.6)
+    given_weight = torch.cat([weight[:, keep].T, torch.zeros(1, 4, dtype=weight.dtype)])
+    errors = [
+        float((reconstructing_weights(gram, weight, keep, ridge, bias=False) - given_weight).norm())
+        for ridge in (0.0, 1e-2, 1.0, 1e6)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.1
+    assert errors[-1] < 1e-4
+    whole = reconstructing_weights(gram, weight, torch.ones(9, dtype=torch.bool), 0.1, bias=True)
+    assert torch.equal(whole[:-1], weight.T)
+    assert not bool(whole[-1].any())
+
+
+def test_reconstructing_weights_are_those_that_the_brain_surgeon_leaves():
+    _, gram, weight, keep = reconstruction(60, 10, 4, 5, 0.5)
+    surgeon = BrainSurgeon(gram[:-1, :-1], weight, 1, ridge=1e-2)
+    for unit in (~keep).nonzero().flatten().tolist():
+        surgeon.remove(torch.tensor([unit]))
+    found = reconstructing_weights(gram, weight, keep, 1e-2, bias=False)
+    torch.testing.assert_close(found[:-1].T, surgeon.weight)

@@ -14,12 +14,20 @@ from kprune.maths.least_squares import LeastSquares
 from kprune.models.hooks import masked
 from kprune.models.resize import shrink
 from kprune.models.sublayer import find
-from kprune.pruning.baselines import kcm, kwon, magnitude
+from kprune.pruning.baselines import kcm, kwon, magnitude, ziplm
+from kprune.pruning.baselines.task_gradients import task_gradients
 from kprune.pruning.budgets import budget_named
 from kprune.pruning.registry import METHODS
-from kprune.pruning.run import Run
+from kprune.pruning.run import Run, mask_of
 
 RIVALS = [name for name in METHODS if name != "kprune"]
+
+
+@pytest.fixture(autouse=True)
+def few_coefficients(monkeypatch):
+    """The ZipLM-style rival tries few models."""
+    monkeypatch.setattr(ziplm, "DRAWN", 1)
+    monkeypatch.setattr(ziplm, "MUTATED", 1)
 
 
 def labelled(kind="classification"):
@@ -50,9 +58,10 @@ def shared_pruner():
 def test_every_method_gives_a_smaller_model_within_the_budget(family):
     made = pruner(family)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    for method in METHODS:
+    slow = {"ziplm", "dynabert-w", "dynabert-d"} if family not in ("bert", "llama") else set()
+    for method in (each for each in METHODS if each not in slow):
         reports = []
-        pruned = made.with_config(method=method).prune(0.3, progress=reports.append)
+        pruned = made.with_config(method=method, **tiny.QUICK.get(method, {})).prune(0.3, progress=reports.append)
         assert 0.3 <= pruned.reduction < 0.3 + (0.13 if family == "llama" else 0.06)  # less than a head
         assert pruned.parameters[1] < pruned.parameters[0]
         assert pruned.config.method == method
@@ -69,15 +78,16 @@ def test_every_method_gives_a_smaller_model_within_the_budget(family):
 
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_method_by_keyword_is_the_pruners_own(method, shared_pruner):
-    expected = shared_pruner.with_config(method=method).prune(0.3)
-    again = prune(tiny.tiny_model(), labelled(), method=method, reduction=0.3)
+    quick = tiny.QUICK.get(method, {})
+    expected = shared_pruner.with_config(method=method, **quick).prune(0.3)
+    again = prune(tiny.tiny_model(), labelled(), method=method, reduction=0.3, **quick)
     assert [step.kept for step in again.steps] == [step.kept for step in expected.steps]
     assert all(map(torch.equal, again.model.state_dict().values(), expected.model.state_dict().values()))
 
 
-@pytest.mark.parametrize("method", ["wanda-sp", "magnitude", "random"])
+@pytest.mark.parametrize("method", ["wanda-sp", "textpruner", "magnitude", "random"])
 def test_methods_without_a_fit_leave_the_weights_as_they_were(method, shared_pruner):
-    pruned = shared_pruner.with_config(method=method).prune(0.4)
+    pruned = shared_pruner.with_config(method=method, **tiny.QUICK.get(method, {})).prune(0.4)
     assert all(step.error_before == step.error_after for step in pruned.steps)
     for dense, small, step in zip(find(shared_pruner.model), find(pruned.model), pruned.steps, strict=True):
         columns = torch.tensor(step.kept).repeat_interleave(dense.width) * dense.width
@@ -107,7 +117,7 @@ def test_magnitude_keeps_the_largest_weights_per_cost(shared_pruner):
 
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_rivals_model_can_be_saved_and_loaded(method, shared_pruner, tmp_path):
-    pruned = shared_pruner.with_config(method=method).prune(0.3)
+    pruned = shared_pruner.with_config(method=method, **tiny.QUICK.get(method, {})).prune(0.3)
     pruned.model.save_pretrained(tmp_path)
     loaded = type(pruned.model).from_pretrained(tmp_path)
     assert tiny.same_outputs(pruned.model.eval(), loaded.eval(), tiny.batched(tiny.texts())[0])
@@ -163,7 +173,7 @@ def test_rearranging_finds_removals_that_cancel_out():
 def test_task_gradients_are_those_of_masks(shared_pruner):
     run = dense_run(shared_pruner)
     sublayers = run.sublayers
-    squares, sums = kwon.task_gradients(run)
+    squares, sums = task_gradients(run.student, run.sublayers, run.shared)
     expected = {sublayer: torch.zeros(sublayer.units) for sublayer in sublayers}
     total = {sublayer: torch.zeros(sublayer.units) for sublayer in sublayers}
     for batch in shared_pruner.shared.sample.batches:
@@ -285,3 +295,53 @@ def test_ablations_change_the_result_and_stay_within_the_budget(change, shared_p
         sublayer, step = find(ablated.model)[1], ablated.steps[1]
         original = weights["bert.encoder.layer.0.output.dense.weight"]
         assert torch.equal(sublayer.consumer.weight, original[:, list(step.kept)])
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_textpruner_removes_units_with_the_least_taylor_importance_step_by_step(labels):
+    made = pruner(labels=labels, method="textpruner", iterations=3)
+    kept = [mask_of(step.kept, step.units) for step in made.prune(0.5).steps]
+    run = dense_run(made)
+    masks = {sublayer: torch.ones(sublayer.units) for sublayer in run.sublayers}
+    for step in (1, 2, 3):
+        importance = taylor_importance(run, masks)
+        scores = [importance[s] / cost for s, cost in zip(run.sublayers, run.costs, strict=True)]
+        order = sorted(
+            ((float(score[n]), place, n) for place, score in enumerate(scores) for n in range(len(score))),
+            reverse=True,
+        )
+        spent, allowed = 0.0, run.dense * (1.0 - 0.5 * step / 3)
+        for sublayer in run.sublayers:
+            masks[sublayer] = torch.zeros(sublayer.units)
+        for _, place, n in order:
+            spent += run.costs[place]
+            if spent > allowed:
+                break
+            masks[run.sublayers[place]][n] = 1.0
+    assert [mask.bool().tolist() for mask in masks.values()] == [keep.tolist() for keep in kept]
+
+
+def taylor_importance(run, masks):
+    """|Σ g·m| of every unit by one mask for the whole sample, of a model whose removed units are masked."""
+    total = {sublayer: torch.zeros(sublayer.units, dtype=torch.float64) for sublayer in run.sublayers}
+    for number, batch in enumerate(run.shared.sample.batches):
+        leaves = {sublayer: mask.clone().requires_grad_() for sublayer, mask in masks.items()}
+        with masked(leaves):
+            logits = run.student(**batch.inputs).logits
+        labels = run.shared.predictions[number].values.argmax(-1) if batch.labels is None else batch.labels
+        torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
+        for sublayer, leaf in leaves.items():
+            total[sublayer] += (leaf.grad * leaf.detach()).double()
+    return {sublayer: values.abs() for sublayer, values in total.items()}
+
+
+def test_more_steps_of_textpruner_measure_more_often(shared_pruner):
+    kept = {
+        iterations: [
+            step.kept for step in shared_pruner.with_config(method="textpruner", iterations=iterations).prune(0.6).steps
+        ]
+        for iterations in (1, 8)
+    }
+    assert kept[1] != kept[8]
+    assert shared_pruner.with_config(method="textpruner").config.iterations == 16
+    assert shared_pruner.with_config(method="magnitude", iterations=3).config.iterations is None

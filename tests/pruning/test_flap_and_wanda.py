@@ -1,11 +1,11 @@
 """FLAP and Wanda-sp against brute force, and on every family."""
 
-from functools import cache
 from itertools import product
 
 import pytest
 import torch
 import zoo
+from dense_features import FAMILIES, dense_features, dense_run, features_of, pruner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,48 +15,7 @@ from kprune.models.resize import columns_of
 from kprune.models.sublayer import find
 from kprune.pruning.baselines import flap, wanda_sp
 from kprune.pruning.baselines.feature_moments import feature_moments
-from kprune.pruning.budgets import budget_named
-from kprune.pruning.run import Run, mask_of
-
-FAMILIES = ["llama", "gpt2", "opt", "bert"]
-
-
-@cache
-def pruner(family):
-    model = zoo.build(family)
-    return Pruner(model, zoo.batches(model, count=3), ridge=1e-2)
-
-
-@cache
-def dense_run(family):
-    made = pruner(family)
-    return Run(made.shared, made.config, budget_named("flops"))
-
-
-@cache
-def dense_features(family):
-    """Features of all real tokens, (tokens, features), of every sublayer of the dense model, by plain hooks."""
-    made = pruner(family)
-    return features_of(made.model, find(made.model))
-
-
-def features_of(model, sublayers):
-    found = [[] for _ in sublayers]
-    for inputs in zoo.batches(model, count=3):
-        real = inputs["attention_mask"].bool().flatten()
-
-        def hook(module, args, number, real=real):
-            found[number].append(args[0].flatten(0, -2)[real].double())
-
-        handles = [
-            sublayer.consumer.register_forward_pre_hook(lambda module, args, n=n, hook=hook: hook(module, args, n))
-            for n, sublayer in enumerate(sublayers)
-        ]
-        with torch.no_grad():
-            model(**inputs)
-        for handle in handles:
-            handle.remove()
-    return [torch.cat(each) for each in found]
+from kprune.pruning.run import mask_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)

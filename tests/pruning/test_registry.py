@@ -8,14 +8,27 @@ from kprune.config import DEFAULT_RIDGE
 from kprune.pruning.budgets import BUDGETS
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
-from kprune.pruning.registry import METHODS, resolve, wants_labels
+from kprune.pruning.registry import METHODS, OF_RIVALS, resolve, wants_labels
 
 BATCHES = tiny.batched(tiny.texts(16))
 RIVALS = [name for name in METHODS if name != "kprune"]
 
 
 def test_every_name_has_a_phrase():
-    assert list(METHODS) == ["kprune", "kwon", "kcm", "flap", "wanda-sp", "magnitude", "random"]
+    assert list(METHODS) == [
+        "kprune",
+        "kwon",
+        "kcm",
+        "flap",
+        "wanda-sp",
+        "liar",
+        "ziplm",
+        "textpruner",
+        "dynabert-w",
+        "dynabert-d",
+        "magnitude",
+        "random",
+    ]
     assert list(CHOICES) == ["method", "criterion", "search", "budget"]
     tables = {"method": METHODS, "criterion": CRITERIA, "budget": BUDGETS}
     assert {field: list(CHOICES[field]) for field in tables} == {field: list(table) for field, table in tables.items()}
@@ -32,8 +45,8 @@ def test_none_takes_the_criterions_default_and_nothing_else_changes(criterion):
     assert (resolved.rep_weight, resolved.refresh, resolved.ridge) == (row.rep_weight, row.refresh, ridge)
     assert resolved.head_weight == (8 if criterion == "released" else row.head_weight)
     assert (resolved.reduction, resolved.seed, resolved.criterion) == (0.3, 7, criterion)
-    unset = [each.name for each in fields(PruneConfig) if getattr(resolved, each.name) is None]
-    assert unset == (["ridge"] if row.is_cross_validated else [])
+    unset = {each.name for each in fields(PruneConfig) if getattr(resolved, each.name) is None}
+    assert unset == OF_RIVALS | ({"ridge"} if row.is_cross_validated else set())
     assert resolve(resolved, head_width=64) == resolved
     chosen = {"rep_weight": 0.5, "head_weight": 2.0, "refresh": 3, "ridge": 0.1}
     kept = resolve(PruneConfig(criterion=criterion, **chosen), head_width=8)
@@ -53,8 +66,11 @@ def test_causal_language_models_have_their_own_default_of_the_representational_w
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_rival_turns_the_settings_of_kprune_off(method):
     resolved = resolve(PruneConfig(method=method, criterion="fisher", rep_weight=3.0, align=8, seed=5), head_width=8)
-    assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, False, 1, 0)
+    refits, align = method in ("liar", "ziplm"), 8 if method == "ziplm" else 1
+    assert (resolved.criterion, resolved.refit, resolved.align, resolved.refresh) == (None, refits, align, 0)
     assert (resolved.method, resolved.seed, resolved.bias) == (method, 5, method == "flap")
+    own = METHODS[method].settings
+    assert {name: getattr(resolved, name) for name in OF_RIVALS} == {**dict.fromkeys(OF_RIVALS), **own}
     back = resolve(PruneConfig(criterion=None), head_width=8)
     assert back == resolve(PruneConfig(), head_width=8)
 
@@ -62,7 +78,7 @@ def test_a_rival_turns_the_settings_of_kprune_off(method):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; use one of kprune, kwon, kcm, flap, wanda-sp, magnitude"),
+        ({"method": "magic"}, "unknown method 'magic'; use one of kprune, kwon, kcm, flap, wanda-sp, liar"),
         ({"criterion": "magic"}, "unknown criterion 'magic'; use one of compensated, fisher"),
         ({"criterion": "kwon"}, "unknown criterion 'kwon'; use one of"),
         ({"search": "local"}, "unknown search 'local'; use one of global, uniform"),
@@ -81,6 +97,7 @@ def test_bad_options_are_refused(option, message):
 
 def test_labels_are_wanted_by_kwon_and_by_the_gradient_criterion():
     assert wants_labels(PruneConfig(method="kwon"))
+    assert wants_labels(PruneConfig(method="textpruner"))
     assert wants_labels(PruneConfig(criterion="gradient"))
     assert not wants_labels(PruneConfig())
     assert not wants_labels(PruneConfig(method="kcm", criterion="gradient"))

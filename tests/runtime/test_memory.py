@@ -12,7 +12,7 @@ from kprune.models.passes import forward_and_top, watch
 from kprune.pruning import measurement, memory_policy, progress
 from kprune.pruning import pruner as pruner_module
 from kprune.pruning import streams as streams_module
-from kprune.pruning.baselines import feature_moments, kwon
+from kprune.pruning.baselines import feature_moments, task_gradients
 from kprune.runtime.memory import guard_memory, is_out_of_memory
 
 BATCHES = tiny.batched(tiny.texts(96))
@@ -62,11 +62,14 @@ def test_out_of_memory_halves_the_batch_and_goes_on(module, name, function, crit
 
 @pytest.mark.parametrize(
     ("method", "module", "name"),
-    [("kwon", kwon, "forward"), *((method, feature_moments, "advance") for method in ("kcm", "flap", "wanda-sp"))],
+    [
+        *((method, task_gradients, "forward") for method in ("kwon", "textpruner")),
+        *((method, feature_moments, "advance") for method in ("kcm", "flap", "wanda-sp", "liar")),
+    ],
 )
 def test_out_of_memory_halves_the_batches_of_rivals(method, module, name, monkeypatch, caplog):
     model = tiny.tiny_model()
-    options = {"reduction": 0.2, "ridge": 1e-4, "method": method}
+    options = {"reduction": 0.2, "ridge": 1e-4, "method": method, **tiny.QUICK.get(method, {})}
     expected = prune(model, BATCHES, **options)
     assert little_memory(monkeypatch, module, name, most=60) == []
     found = prune(model, BATCHES, **options)

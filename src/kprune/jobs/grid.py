@@ -14,7 +14,8 @@ from kprune.checkpoints.files import SIDE_SUFFIXES
 from kprune.checkpoints.names import short_name
 from kprune.config import DEFAULT_HEAL, HealConfig, PruneConfig, info_of, type_of
 from kprune.errors import KpruneError
-from kprune.pruning.registry import METHODS, resolve
+from kprune.pruning.knowledge_pruning import KPrune
+from kprune.pruning.registry import METHODS, OF_RIVALS, resolve
 
 MODEL_SUFFIXES = {".safetensors", *SIDE_SUFFIXES}
 """Suffixes of the files that a model consists of."""
@@ -27,7 +28,7 @@ class Grid:
     models: dict[str, str]
     """The model of each task, a folder or hub name."""
     methods: tuple[str, ...] = ("kprune", "kwon", "kcm", "magnitude", "random")
-    """Names; settings of K-prune may follow: `kprune criterion=released`."""
+    """Names; settings may follow: `kprune criterion=released`, `textpruner iterations=4`."""
     reductions: tuple[float, ...] = (0.4, 0.6, 0.8)
     seeds: tuple[int, ...] = (0, 1, 2)
     tokens: int = 25_000
@@ -122,7 +123,7 @@ def _parser(name: str) -> Callable[[str], Any]:
 
 
 KNOBS = {name: _parser(name) for name in HOMES}
-"""Settings that a variant of K-prune may change, as in `kprune refit=no`, with the parsers of their values."""
+"""Settings that a variant may change, as in `kprune refit=no`, with the parsers of their values."""
 
 EXPECTED = {bool: "yes or no", int: "a whole number", float: "a number", str: "a name"}
 
@@ -133,10 +134,11 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
     if name not in METHODS:
         raise KpruneError(f"unknown method {name!r}; use one of {', '.join(METHODS)}.")
     knobs: dict[str, Any] = {}
+    allowed = [each for each in KNOBS if each not in OF_RIVALS] if name == KPrune.name else METHODS[name].settings
     for setting in settings:
         knob, _, value = setting.partition("=")
-        if name != "kprune" or knob not in KNOBS:
-            raise KpruneError(f"{text!r} sets {knob!r}; kprune takes {', '.join(KNOBS)}, and rivals take no settings.")
+        if knob not in allowed:
+            raise KpruneError(f"{text!r} sets {knob!r}; {name} takes {', '.join(allowed) or 'no settings'}.")
         try:
             knobs[knob] = KNOBS[knob](value)
         except (ValueError, KeyError) as error:

@@ -34,6 +34,25 @@ def removal_costs(gram: Tensor, weight: Tensor, width: int, *, chunk: float = CH
     return total
 
 
+def removal_path(
+    gram: Tensor, weight: Tensor, width: int, *, per_step: int = 1, ridge: float = RIDGE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Removal of all units, the `per_step` cheapest at a time: their order, and counts and errors after each step.
+
+    The order is of unit numbers, the first removed one first, (units,). After each step, from none to all, are given
+    the units removed and ‖ŴF − WF‖² / ‖WF‖² with the remaining weights at their best, from 0 to 1; (steps + 1,).
+    """
+    surgeon = BrainSurgeon(gram, weight, width, ridge=ridge)
+    order, costs = [], []
+    while len(surgeon.units):
+        cheapest = surgeon.units[torch.argsort(surgeon.costs(), stable=True)[:per_step]]
+        order.append(cheapest)
+        costs.append(surgeon.remove(cheapest))
+    counts = torch.tensor([0, *(len(each) for each in order)]).cumsum(0)
+    total = torch.tensor([0.0, *costs], dtype=torch.float64).cumsum(0)
+    return torch.cat(order), counts, total / total[-1].clamp(min=torch.finfo(torch.float64).tiny)
+
+
 def cholesky_factor(matrix: Tensor, ridge: float) -> Tensor:
     """The Cholesky factor of a matrix with a ridge, relative to its mean diagonal.
 

@@ -151,3 +151,22 @@ class HalvedLeastSquares(LeastSquares):
     def cross_validated(self, prior: Tensor, *, bias: bool = True) -> Tensor:
         """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums."""
         return self.solve_toward(prior, 0.5 * self.best_ridge(prior, bias=bias), bias=bias)
+
+
+def reconstructing_weights(gram: Tensor, weight: Tensor, keep: Tensor, ridge: float, *, bias: bool) -> Tensor:
+    """Weights of the kept features that best reproduce the output of all, and a bias change; (kept + 1, d).
+
+    `gram` is the mean of f fᵀ, its last feature 1; `weight` is (d, features); `keep` masks features. The solution X
+    minimises tr((X − W)(G + ρ)(X − W)ᵀ) where X is 0 at removed features: W_K + (G_KK + ρ)⁻¹ G_KR W_R. `ridge` is
+    relative to the mean diagonal and holds X near W; it does not apply to the bias. Without `bias`, its change is 0.
+    """
+    features = gram.diagonal()[:-1]
+    kept, removed = (mask.nonzero().squeeze(1) for mask in (keep, ~keep))
+    fitted = torch.cat([kept, kept.new_tensor([len(features)])]) if bias else kept
+    block = gram[fitted][:, fitted]
+    block.diagonal()[: len(kept)] += ridge * features.mean()
+    weight = weight.to(gram)
+    missing = gram[fitted][:, removed] @ weight[:, removed].T
+    solution = torch.cat([weight[:, kept].T, gram.new_zeros(1, len(weight))])
+    solution[: len(fitted)] += torch.cholesky_solve(missing, torch.linalg.cholesky(block))
+    return solution

@@ -81,6 +81,13 @@ class Journal:
     def add_predictions(self, predictions: TeacherPredictions) -> None:
         """Keep the teacher's predictions: another pass could differ in the last bit."""
 
+    def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The tensors and details of an entry; None if there is none."""
+        return None
+
+    def write(self, name: str, tensors: dict[str, Tensor], details: dict[str, Any]) -> None:
+        """Keep an entry, if the journal is on disk."""
+
     def _read_outcome(self, number: int, target: Sublayer) -> Outcome | None:
         return None
 
@@ -257,7 +264,7 @@ def _require_own(folder: Path) -> None:
 
 
 def _is_own(name: str) -> bool:
-    pattern = rf"((step|measured)-\d{{3,}}|{PREDICTIONS}|{HEALING})\.safetensors(\.partial)?"
+    pattern = rf"((step|measured|training)-\d{{3,}}|{PREDICTIONS}|{HEALING})\.safetensors(\.partial)?"
     return name in (RUN, RESULT, HEALING) or re.fullmatch(pattern, name) is not None
 
 

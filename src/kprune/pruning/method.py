@@ -33,6 +33,8 @@ class Method(ABC):
     wants_labels: ClassVar[bool] = False
     overrides: ClassVar[dict[str, Any]] = {}
     """Config fields that the method fixes."""
+    settings: ClassVar[dict[str, Any]] = {}
+    """Config fields that only some rivals have and this one takes, with their defaults; None elsewhere."""
 
     def __init__(self, run: Run, journal: Journal, tick: Callable[[], None]) -> None:
         self.run, self.config, self.journal, self.tick = run, run.config, journal, tick
@@ -65,6 +67,12 @@ class Method(ABC):
 
     def check(self, target: Sublayer, before: float, after: float) -> None:
         """Raise if the error after the fit is not plausible."""
+
+    training_work: ClassVar[float] = 0.0
+    """Work of `finish` for the progress bar; a refit of a sublayer has `kprune.pruning.progress.REFITTING`."""
+
+    def finish(self, report: Callable[[float], None]) -> None:
+        """Called after the last sublayer, for methods that retrain; `report` takes the share that is done."""
 
     @property
     def state(self) -> dict[str, Any]:

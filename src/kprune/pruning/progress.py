@@ -31,10 +31,17 @@ class Progress:
 class Clock:
     """Turns finished batches into a fraction: a measurement passes through all sublayers from the target upward."""
 
-    def __init__(self, is_measured: Sequence[bool], batches: int, progress: Callable[[Progress], None]) -> None:
-        self._batches, self._progress = batches, progress
+    def __init__(
+        self,
+        is_measured: Sequence[bool],
+        batches: int,
+        progress: Callable[[Progress], None],
+        *,
+        training: float = 0.0,
+    ) -> None:
+        self._batches, self._progress, self._training = batches, progress, training
         self._measuring = [MEASURING * (len(is_measured) - i) * is_measured[i] for i in range(len(is_measured))]
-        self._total = sum(self._measuring) + REFITTING * len(is_measured)
+        self._total = sum(self._measuring) + REFITTING * len(is_measured) + training
         self._done = 0.0
 
     def start(self, number: int, target: Sublayer) -> None:
@@ -59,6 +66,12 @@ class Clock:
         # Recalled sublayers, and those below the first removal, are not refitted batch by batch.
         self._done = max(self._done, self._work_below(self._number + 1))
         self._report(0.0, step)
+
+    def trained(self, share: float) -> None:
+        """Report that a share of the training, which follows the last sublayer, is done."""
+        self._name = "training"
+        self._done = max(self._done, self._total - self._training * (1.0 - share))
+        self._report(0.0)
 
     def _work_below(self, number: int) -> float:
         return sum(self._measuring[:number]) + REFITTING * number

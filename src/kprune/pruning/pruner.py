@@ -186,7 +186,7 @@ class Pruner:
         journal.restore_predictions(self.shared.predictions)
         run = Run(self.shared, config, budget_named(config.budget))
         method = METHODS[config.method](run, journal, lambda: clock.batch_measured())
-        clock = Clock(method.is_measured, len(self.shared.sample.batches), progress)
+        clock = Clock(method.is_measured, len(self.shared.sample.batches), progress, training=method.training_work)
         streams = self._streams(method)
         steps: list[Step] = []
         for number, target in enumerate(run.sublayers):
@@ -204,6 +204,8 @@ class Pruner:
             run.spend(number, target.units)
             steps.append(outcome.step)
             clock.finish(outcome.step)
+        del streams
+        method.finish(clock.trained)
         return run, steps
 
     def _streams(self, method: Method) -> Streams:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -24,12 +25,8 @@ def least_squares_fit(ridge: float) -> Fit:
     """The fit of K-prune: the weights with the least squared error."""
 
     def fit(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:
-        try:
+        with solving(target, ridge):
             return problem.solve(ridge, bias=target.consumer.bias is not None)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise NotFinite(
-                f"the refit of {target.name} has no solution with ridge {ridge:g}; use a larger ridge or sample."
-            ) from error
 
     return fit
 
@@ -44,6 +41,17 @@ def cross_validated_fit(target: Sublayer, problem: LeastSquares, weights: Tensor
         return problem.cross_validated(weights, bias=target.consumer.bias is not None)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise NotFinite(f"the refit of {target.name} has no solution; set a ridge, or use a larger sample.") from error
+
+
+@contextmanager
+def solving(target: Sublayer, ridge: float) -> Iterator[None]:
+    """Within the context, a system of equations without a solution raises an error that names the sublayer."""
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise NotFinite(
+            f"the refit of {target.name} has no solution with ridge {ridge:g}; use a larger ridge or sample."
+        ) from error
 
 
 def keep_weights(target: Sublayer, problem: LeastSquares, weights: Tensor) -> Tensor:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kprune.config import DEFAULT_RIDGE, PruneConfig
 from kprune.errors import KpruneError
+from kprune.pruning.baselines.dynabert import DynaBERTDepth, DynaBERTWidth
 from kprune.pruning.baselines.flap import FLAP
 from kprune.pruning.baselines.kcm import KCM
 from kprune.pruning.baselines.kwon import Kwon
+from kprune.pruning.baselines.liar import LIAR
 from kprune.pruning.baselines.magnitude import Magnitude
 from kprune.pruning.baselines.random_units import RandomUnits
+from kprune.pruning.baselines.textpruner import TextPruner
 from kprune.pruning.baselines.wanda_sp import WandaSP
+from kprune.pruning.baselines.ziplm import ZipLM
 from kprune.pruning.budgets import budget_named
 from kprune.pruning.choices import CHOICES
 from kprune.pruning.criteria import CRITERIA
@@ -19,8 +24,24 @@ from kprune.pruning.knowledge_pruning import KPrune
 from kprune.pruning.method import Method
 
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (KPrune, Kwon, KCM, FLAP, WandaSP, Magnitude, RandomUnits)
+    method.name: method
+    for method in (
+        KPrune,
+        Kwon,
+        KCM,
+        FLAP,
+        WandaSP,
+        LIAR,
+        ZipLM,
+        TextPruner,
+        DynaBERTWidth,
+        DynaBERTDepth,
+        Magnitude,
+        RandomUnits,
+    )
 }
+OF_RIVALS = frozenset(name for method in METHODS.values() for name in method.settings)
+"""Config fields that only some rivals have."""
 
 
 def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) -> PruneConfig:
@@ -35,6 +56,9 @@ def resolve(config: PruneConfig, head_width: int, *, is_causal: bool = False) ->
     budget_named(config.budget)
     method = METHODS[config.method]
     ridge = DEFAULT_RIDGE if config.ridge is None else config.ridge
+    own: dict[str, Any] = {name: method.settings.get(name) for name in OF_RIVALS}
+    asked = {name: getattr(config, name) for name in method.settings if getattr(config, name) is not None}
+    config = replace(config, **(own | asked))
     if method is not KPrune:
         return replace(config, ridge=ridge, **method.overrides)
     if config.criterion is None:

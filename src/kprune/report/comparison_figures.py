@@ -34,9 +34,13 @@ STYLES = [
     ("#D55E00", "P"),
     ("#000000", "X"),
     ("#999999", "*"),
+    ("#882255", "p"),
+    ("#44AA99", "h"),
 ]
-"""Colours of Okabe and Ito, each with its own marker: distinct for colour-blind readers and in grey."""
+"""Colours of Okabe and Ito, then of Tol, each with its own marker: distinct for colour-blind readers and in grey."""
 SWEPT = ("temperature", "rep_weight", "head_weight")
+WIDE_TIMES = 20
+"""A ratio of times above which their axis is logarithmic: retraining takes far longer."""
 PANEL_WIDTH = 4.2
 """Inches."""
 
@@ -89,6 +93,8 @@ def draw_reduction(runs: Sequence[Run], path: Path) -> None:
 def draw_time(runs: Sequence[Run], path: Path) -> None:
     """Draw the metric at the largest reduction over the seconds of pruning (Figure 3)."""
     methods = list(by_method(runs))
+    taken = [run["prune_seconds"] for run in runs]
+    is_wide = max(taken) > WIDE_TIMES * min(taken) > 0
 
     def panel(axes: Any, task: str, chosen: list[Run]) -> None:
         reduction = max(run["reduction"] for run in chosen)
@@ -96,7 +102,7 @@ def draw_time(runs: Sequence[Run], path: Path) -> None:
             seconds = mean(run["prune_seconds"] for run in group)
             point = mean_and_spread(group, lambda run: 0, metric)[0]
             _draw_points(axes, {seconds: point}, methods.index(method), method, linestyle="")
-        axes.set_xlim(left=0)
+        axes.set_xscale("log") if is_wide else axes.set_xlim(left=0)
         axes.set_xlabel("seconds to prune")
         axes.set_ylabel(metric_name(chosen[0]))
         axes.set_title(f"{task}, {reduction:.0%} removed")

@@ -17,20 +17,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.maths.least_squares import LeastSquares
-from kprune.models.hooks import on_feature_grad
-from kprune.models.passes import forward
 from kprune.models.resize import shrink
 from kprune.models.sublayer import Sublayer
 from kprune.pruning.baselines.one_shot import OneShot, require_scipy
+from kprune.pruning.baselines.task_gradients import task_gradients
 from kprune.pruning.budgets import budget_named
-from kprune.pruning.criteria import task_loss
 from kprune.pruning.refit import Fit
 from kprune.pruning.run import Run
-from kprune.runtime.distributed import all_reduce_sum
-from kprune.runtime.memory import guard_memory
 
-GROUP = 32
-"""Examples whose gradients form one entry of a unit's gradient vector: the batch size of the authors' code."""
 DAMP = 1.0
 LARGEST_MASK = 10.0
 
@@ -83,38 +77,13 @@ class Kwon(MaskTuning):
 
     @cached_property
     def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        return task_gradients(self.run)
+        return task_gradients(self.run.student, self.run.sublayers, self.run.shared)
 
     def _rearranged(self, budget: float) -> list[Tensor]:
         fishers, vectors = self._gradients
         is_head = [sublayer.kind == "attention" for sublayer in self.run.sublayers]
         masks = fisher_search(fishers, is_head, self.run.costs, budget)
         return [rearrange(*each) for each in zip(masks, fishers, vectors, strict=True)]
-
-
-def task_gradients(run: Run) -> tuple[list[Tensor], list[Tensor]]:
-    """Σ g² over examples, (units,), and Σ g over groups of examples, (groups, units), for every sublayer.
-
-    g is the gradient of the task's loss with respect to a unit's mask.
-    """
-    sample, predictions, sublayers = run.shared.sample, run.shared.predictions, run.sublayers
-    groups = -(-sample.examples // GROUP)
-    device = sublayers[0].consumer.weight.device
-    squares = {s: torch.zeros(s.units, dtype=torch.float64, device=device) for s in sublayers}
-    sums = {s: torch.zeros(groups, s.units, dtype=torch.float64, device=device) for s in sublayers}
-    with guard_memory():
-        for number, batch in enumerate(sample.batches):
-
-            def add(sublayer: Sublayer, features: Tensor, gradient: Tensor, example: Tensor = batch.example) -> None:
-                by_unit = (features * gradient).sum(1).unflatten(1, (-1, sublayer.width)).sum(2).double()
-                squares[sublayer] += by_unit.square().sum(0)
-                sums[sublayer].index_add_(0, example // GROUP, by_unit)
-
-            with torch.enable_grad(), on_feature_grad(sublayers, add, batch.mask.shape):
-                student = predictions.kind.read(forward(run.student, batch), batch)
-                task_loss(predictions.kind, student, predictions[number], batch.labels).sum().backward()
-    all_reduce_sum([*squares.values(), *sums.values()])
-    return [squares[s].cpu() for s in sublayers], [sums[s].cpu() for s in sublayers]
 
 
 def fisher_search(

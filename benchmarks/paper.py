@@ -1,0 +1,205 @@
+"""Every table and figure of the K-prune paper on models of your own: runs or resumes the grids, and writes the page.
+
+    python benchmarks/paper.py --part figure1 --task sst2 --seed 0 --data DATA --model sst2=MODEL
+    python benchmarks/paper.py --part speed --data DATA --model mrpc=MODEL
+    python benchmarks/paper.py --page docs/paper.md
+
+Each part is a grid of `kprune compare` with a file of lines in `benchmarks/results/paper`: finished cells are skipped,
+and a stopped run resumes. Without `--seed`, a whole seed of all tasks comes before the next one. `speed` times the
+shapes that the runs of `table1` found. `--page` writes the page, and pictures beside it, from the lines that exist; it
+runs nothing. A file beside the lines has the commands and the machine of each part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import click
+import torch
+import transformers
+from machine import provenance
+from paper_page import write_page
+from transformers import PreTrainedModel
+
+from kprune.checkpoints.source import Source, fetch
+from kprune.data.tasks import TASKS
+from kprune.deploy.runtimes import runtime_named
+from kprune.deploy.shape_variants import reshaped
+from kprune.deploy.timing import bind_inputs, random_inputs, time_interleaved
+from kprune.jobs.comparison import compare
+from kprune.jobs.grid import Grid
+from kprune.jobs.results import append_result, read_results, read_runs
+from kprune.runtime.devices import torch_threads
+
+RESULTS = Path(__file__).parent / "results/paper"
+EIGHT = ("mrpc", "qqp", "sst2", "stsb", "mnli", "qnli", "squad", "squad2")
+FIVE, THREE = tuple(range(5)), tuple(range(3))
+OURS = ("kprune", "kprune criterion=released")
+PAPERS_RIVALS = ("kwon", "kcm", "magnitude", "random")
+OTHER_RIVALS = ("liar", "ziplm", "textpruner")
+ABLATIONS = ("kprune", "kprune criterion=gradient", "kprune search=uniform", "kprune refit=no")
+RETRAINED = ("dynabert-w minutes=10", "dynabert-w minutes=60", "dynabert-d minutes=60")
+REDUCTIONS = (0.4, 0.6, 0.8)
+TOKENS, WHOLE_SPLIT = 100_000, 10**9
+SPEED_BATCH, SPEED_RUNTIMES, ALLOWED_LOSS = 32, ("torch", "onnxruntime"), 3.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A grid of a part without its models."""
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    reductions: tuple[float, ...]
+    seeds: tuple[int, ...]
+    tokens: int = TOKENS
+
+
+def released(option: str, *values: float) -> tuple[str, ...]:
+    """Variants of the authors' criterion with these values of an option."""
+    return tuple(f"kprune criterion=released {option}={value:g}" for value in values)
+
+
+PARTS = {
+    "figure1": [
+        Piece(EIGHT, OURS, REDUCTIONS, FIVE),
+        Piece(EIGHT, PAPERS_RIVALS, REDUCTIONS, THREE),
+    ],
+    "rivals": [Piece(EIGHT, OTHER_RIVALS, REDUCTIONS, THREE)],
+    "table1": [
+        Piece(
+            ("mrpc", "stsb", "squad", "squad2"),
+            ("kprune", "kwon", "kcm"),
+            (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+            THREE,
+        )
+    ],
+    "table2": [Piece(("mrpc", "squad"), ABLATIONS, (0.8,), FIVE)],
+    "temperature": [Piece(("squad",), released("temperature", 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4), REDUCTIONS, (0,))],
+    "rep_weight": [
+        # The first and the last are predictive and representational knowledge alone.
+        Piece(
+            ("squad",),
+            released("rep_weight", 0, 2.5e-6, 2.5e-5, 2.5e-4, 2.5e-3, 2.5e-2, 2.5e-1, 1e6),
+            REDUCTIONS,
+            (0,),
+        )
+    ],
+    "head_weight": [Piece(("squad",), released("head_weight", *(2**n for n in range(12))), REDUCTIONS, (0,))],
+    "samples": [
+        Piece(("mrpc", "sst2", "stsb", "squad"), ("kprune ridge=1e-4",), (0.6, 0.8), THREE, tokens)
+        for tokens in (1_000, 2_500, 5_000, 10_000, 25_000, 50_000, TOKENS)
+    ],
+    "figure3": [
+        Piece(("mnli", "qnli"), ("kprune", "kprune heal=3x", "kwon", *OTHER_RIVALS), (0.75,), THREE),
+        Piece(("mnli", "qnli"), RETRAINED, (0.75,), (0,), WHOLE_SPLIT),
+    ],
+}
+"""The grids of each part; `kcm` cannot reach the reduction of Figure 3."""
+
+
+def grids(part: str, models: dict[str, str], options: dict[str, Any]) -> Iterator[Grid]:
+    """The part's grids, restricted as the options say: a whole seed of all tasks before the next one."""
+    for seed in sorted({seed for piece in PARTS[part] for seed in piece.seeds}):
+        for piece in PARTS[part]:
+            chosen = {task: model for task, model in models.items() if task in piece.tasks}
+            methods = tuple(m for m in piece.methods if not options["methods"] or m in options["methods"])
+            reductions = tuple(r for r in piece.reductions if not options["reductions"] or r in options["reductions"])
+            is_wanted = seed in piece.seeds and (not options["seeds"] or seed in options["seeds"])
+            if chosen and methods and reductions and is_wanted:
+                tokens = options["tokens"] or piece.tokens
+                yield Grid(chosen, methods, reductions, (seed,), tokens, options["data"], options["limit"])
+
+
+def fastest_within_loss(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each task and method, a run at the largest reduction that loses less than three points on average."""
+    groups: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault((run["task"], run["method"], run["reduction"]), []).append(run)
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for (task, method, _), group in sorted(groups.items()):
+        if mean(-run["differences"][0]["value"] for run in group) < ALLOWED_LOSS:
+            best[task, method] = min(group, key=lambda run: int(run["seed"]))  # reductions ascend
+    return list(best.values())
+
+
+def time_shapes(
+    dense: PreTrainedModel, shapes: dict[str, list[int]], runtime: str, length: int, seconds: float
+) -> dict[str, float]:
+    """How many times as fast as the dense model copies with these numbers of units are, by name."""
+    models = {"dense": dense}
+    for name, kept in shapes.items():
+        units = iter(kept)
+        models[name] = reshaped(dense, lambda sublayer, units=units: next(units))  # type: ignore[misc]
+    threads = torch.get_num_threads()
+    inputs = random_inputs(dense.config, SPEED_BATCH, length, dense.device)
+    example = random_inputs(dense.config, 2, 8, dense.device)
+    with torch_threads(threads):
+        started = {name: runtime_named(runtime).start(model, example, threads) for name, model in models.items()}
+        calls = {name: bind_inputs(run, inputs) for name, run in started.items()}
+        times = time_interleaved(calls, seconds=seconds, min_rounds=9)
+    return {name: times["dense"].ratio(times[name]) for name in shapes}
+
+
+def measure_speed(models: dict[str, str], runs: Path, path: Path, seconds: float) -> None:
+    """Append the measured speed-up of each task's and method's fastest run; those that are there are skipped."""
+    done = {(line["task"], line["method"], line["reduction"], line["runtime"]) for line in read_results(path)}
+    chosen = fastest_within_loss([run for run in read_runs(runs) if "error" not in run])
+    for task, folder in models.items():
+        of_task = {run["method"]: run for run in chosen if run["task"] == task}
+        dense = Source(fetch(folder)).load().float().eval() if of_task else None
+        length = round(TASKS[task].length or 128)
+        for runtime in SPEED_RUNTIMES:
+            left = {m: r for m, r in of_task.items() if (task, m, r["reduction"], runtime) not in done}
+            if not left or dense is None:
+                continue
+            ratios = time_shapes(dense, {m: r["kept"] for m, r in left.items()}, runtime, length, seconds)
+            for method, run in left.items():
+                line = {"task": task, "method": method, "reduction": run["reduction"], "runtime": runtime}
+                shape = {"batch": SPEED_BATCH, "length": length, "speedup": round(ratios[method], 3)}
+                append_result(path, {**line, **shape, **provenance()})
+
+
+@click.command()
+@click.option("--part", type=click.Choice([*PARTS, "speed"]), help="What to run.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write this page from the existing lines; run nothing.")
+@click.option("--model", "models", multiple=True, metavar="TASK=MODEL")
+@click.option("--task", "tasks", multiple=True, help="Only these of the models.")
+@click.option("--method", "methods", multiple=True, help="Only these of the part's methods.")
+@click.option("--reduction", "reductions", multiple=True, type=float, help="Only these of the part's reductions.")
+@click.option("--seed", "seeds", multiple=True, type=int, help="Only these of the part's seeds.")
+@click.option("--data", help="Folder with the data sets.  [default: the hub]")
+@click.option("--tokens", type=int, help="Another sample size; for trials.")
+@click.option("--limit", type=int, help="Test examples, evenly spread; for trials.  [default: all]")
+@click.option("--seconds", default=20.0, show_default=True, help="Seconds per timed model.")
+@click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the lines.")
+def main(part: str | None, page: Path | None, models: tuple[str, ...], results: Path, **options: Any) -> None:
+    """Run or resume a part of the paper's grids, or write the page."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if (part is None) == (page is None):
+        raise click.UsageError("name a --part to run, or a --page to write.")
+    if page is not None:
+        write_page(page, results, PARTS)
+        return
+    assert part is not None
+    chosen = {task: model for task, _, model in (each.partition("=") for each in models)}
+    chosen = {task: model for task, model in chosen.items() if not options["tasks"] or task in options["tasks"]}
+    if not chosen:
+        raise click.UsageError("name the models to prune by --model TASK=MODEL.")
+    results.mkdir(parents=True, exist_ok=True)
+    if part == "speed":
+        measure_speed(chosen, results / "table1.jsonl", results / "speed.jsonl", options["seconds"])
+        return
+    append_result(results / f"{part}.commands.jsonl", provenance())
+    for grid in grids(part, chosen, options):
+        compare(grid, results / f"{part}.jsonl", finished=lambda line: click.echo(json.dumps(line)[:160]))
+
+
+if __name__ == "__main__":
+    main()
