@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from kprune.data.calibration import python_documentation
-from kprune.deploy.exporter import difference
+from kprune.deploy.graph_check import difference
 from kprune.deploy.graphs import output_names
 from kprune.deploy.onnx import to_onnx
 from kprune.deploy.openvino import to_openvino

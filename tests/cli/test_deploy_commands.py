@@ -88,6 +88,12 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
         ),
         (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
         (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "exported graphs run on the CPU; leave --device out"),
+        (
+            ("export", "{checkpoint}", "out", "--layout", "hub", "--int8"),
+            2,
+            "int8 among them; leave --to and --int8 out",
+        ),
+        (("export", "{checkpoint}", "out", "--layout", "hub", "--to", "onnx"), 2, "has the graphs of all runtimes"),
         (("export", "{checkpoint}", "out", "--column", "a"), 2, "belong to data; add --data"),
         (("export", "{checkpoint}", "{checkpoint}", "--overwrite"), 1, "contains or is inside the folder of"),
         (("export", "{checkpoint}", "{checkpoint}/x"), 1, "contains or is inside the folder of"),

@@ -23,7 +23,7 @@ from kprune.cli.options import (
     test_split_option,
 )
 from kprune.deploy.runtimes import RUNTIMES
-from kprune.deploy.targets import TARGETS
+from kprune.deploy.targets import LAYOUTS, TARGETS
 from kprune.errors import BadOptions, KpruneError
 
 if TYPE_CHECKING:
@@ -107,7 +107,14 @@ def _draw(result: Bench, picture: Path) -> None:
 @click.command("export", cls=Work)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)
+@click.option("--to", type=click.Choice(list(TARGETS)), help="Runtime of the graph.  [default: onnx]")
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="plain",
+    show_default=True,
+    help="hub: weights and the graphs of all runtimes, in float32 and int8, where servers look for them.",
+)
 @click.option("--int8", is_flag=True, help="Quantise the weights; --task, --data or --text measure the cost.")
 @overwrite_option
 @data_options
@@ -117,7 +124,8 @@ def _draw(result: Bench, picture: Path) -> None:
 def export_command(
     model: str,
     out_folder: Path,
-    to: str,
+    to: str | None,
+    layout: str,
     int8: bool,
     overwrite: bool,
     device: str | None,
@@ -127,28 +135,32 @@ def export_command(
     """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
     if device:
         raise BadOptions("exported graphs run on the CPU; leave --device out.")
+    if layout == "hub" and (to or int8):
+        raise BadOptions("the hub layout has the graphs of all runtimes, int8 among them; leave --to and --int8 out.")
     from kprune.checkpoints.atomic import require_writable
     from kprune.checkpoints.source import Source, fetch
     from kprune.jobs.export_checkpoint import export_checkpoint
     from kprune.report.bars import out, progress_bar
-    from kprune.report.summary import print_evaluation
+    from kprune.report.summary import print_evaluation, print_export
 
     data = take_data_options(options)
     require_writable(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
     exported, evaluation = export_checkpoint(
-        source, out_folder, data, to=to, int8=int8, overwrite=overwrite, show_progress=progress_bar
+        source,
+        out_folder,
+        data,
+        to=to or "onnx",
+        int8=int8,
+        layout=layout,
+        overwrite=overwrite,
+        show_progress=progress_bar,
     )
     if as_json:
-        result = {**asdict(exported), "folder": str(exported.folder), "file": str(exported.file)}
-        click.echo(json.dumps({**result, "evaluation": evaluation.as_json() if evaluation else None}))
+        result = {**asdict(exported), "evaluation": evaluation.as_json() if evaluation else None}
+        click.echo(json.dumps(result, default=str))
         return
-    before, after = exported.bytes
-    out.print(
-        f"{exported.file}: {after / 1e6:.1f} MB ({before / 1e6:.1f} MB as safetensors); on {exported.texts} texts its "
-        f"outputs differ from torch's by at most {exported.difference:.2g}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    print_export(exported, out)
     if evaluation is not None:
-        print_evaluation(evaluation, f"{to} int8" if int8 else to, "torch", out)
+        evaluated = exported.quantized or exported.graphs[0]
+        print_evaluation(evaluation, f"{evaluated.target} int8" if evaluated.int8 else evaluated.target, "torch", out)

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
+from kprune.deploy.graphs import Run, numpy_inputs, output_names, output_values, silence_exporters
 from kprune.errors import KpruneError
 from kprune.models.example_inputs import FIXED_INPUTS
-from kprune.models.passes import run
 
 MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
@@ -55,17 +54,20 @@ def start(path: Path, threads: int | None) -> Run:
 class _TensorModel(nn.Module):
     """A model whose inputs and outputs are tensors in a fixed order."""
 
-    def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
+    def __init__(self, model: PreTrainedModel, inputs: list[str], pooling: str | None) -> None:
         super().__init__()
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self.model, self.inputs, self.pooling = model, inputs, pooling
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = run(self.model, dict(zip(self.inputs, tensors, strict=True)))
-        return tuple(outputs[name] for name in self.outputs)
+        inputs = dict(zip(self.inputs, tensors, strict=True))
+        return tuple(output_values(self.model, inputs, self.pooling).values())
 
 
-def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model as ONNX in float32, for any batch and length; `inputs` are an example of what it reads."""
+def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, pooling: str | None = None) -> None:
+    """Write a model as ONNX in float32, for any batch and length; `inputs` are an example of what it reads.
+
+    With a `pooling`, the graph has the sentence embedding as a further output.
+    """
     import onnx
 
     if 4 * model.num_parameters() >= MAX_BYTES:
@@ -76,11 +78,11 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) ->
     model = copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
     model.set_attn_implementation("eager")  # sdpa adds operators that guard its softmax and cost time
     inputs = {name: value.cpu() for name, value in inputs.items()}
-    outputs = output_names(model, inputs)
+    outputs = output_names(model, inputs, pooling)
     axes = [{0: "batch"} if name in FIXED_INPUTS else {0: "batch", 1: "length"} for name in inputs]
     with silence_exporters():
         program = torch.onnx.export(
-            _TensorModel(model, list(inputs), outputs),
+            _TensorModel(model, list(inputs), pooling),
             tuple(inputs.values()),
             dynamo=True,
             dynamic_shapes={"tensors": tuple(axes)},

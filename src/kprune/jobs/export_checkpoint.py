@@ -10,7 +10,8 @@ from kprune.checkpoints.processors import load_reader
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import Test
-from kprune.deploy.exporter import Exported, export
+from kprune.deploy.exported import Exported
+from kprune.deploy.exporter import export
 from kprune.errors import BadOptions
 from kprune.evaluation.evaluator import Evaluation, check_compatible
 from kprune.jobs.check_model import load_checked
@@ -30,10 +31,15 @@ def export_checkpoint(
     *,
     to: str,
     int8: bool,
+    layout: str = "plain",
     overwrite: bool = False,
     show_progress: ShowProgress = no_progress,
 ) -> tuple[Exported, Evaluation | None]:
-    """Write the graph, check it against torch, and evaluate it against the model if there is a test."""
+    """Write the graphs, check them against torch, and evaluate one against the model if there is a test.
+
+    It is the graph with int8 weights if there is one.
+    """
+    int8 = int8 or layout == "hub"
     _require_consistent(data)
     named = data.test(data.split) if _names_data(data) else None  # wrong data are noticed before weights are loaded
     model, _ = load_checked(source)
@@ -42,12 +48,14 @@ def export_checkpoint(
     if test is not None:
         test = as_read_by(source, test, kind_of(model, pooling=source.pooling).name)
         check_compatible(model, load_reader(source), test, pooling=source.pooling)
-    exported = export(source, folder, to=to, int8=int8, overwrite=overwrite, model=model)
+    exported = export(
+        source, folder, to=to, int8=int8 and layout == "plain", layout=layout, overwrite=overwrite, model=model
+    )
     if test is None:
         return exported, None
     limit = length_limit(source, data.max_length)
     prepared = Prepared(source, model, load_reader(source), [], test, limit)
-    graph = exported.model(model)
+    graph = exported.model(model, exported.quantized)
     return exported, evaluate_models(graph, prepared, test, against=model, show_progress=show_progress)
 
 

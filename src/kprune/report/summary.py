@@ -6,6 +6,7 @@ from rich.console import Console
 
 from kprune.checkpoints.inspection import Inspection
 from kprune.deploy.benchmark import Bench, Timing
+from kprune.deploy.exported import Exported
 from kprune.evaluation.evaluator import Evaluation
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
 
@@ -30,6 +31,17 @@ def print_evaluation(result: Evaluation, name: str, other: str, console: Console
     console.print(evaluation_table(result, name, other))
     for note in result.notes:
         console.print(f"Note: {note}", highlight=False, soft_wrap=True)
+
+
+def print_export(exported: Exported, console: Console) -> None:
+    """Print a sentence on the size of each graph and its difference from torch."""
+    for graph in exported.graphs:
+        console.print(
+            f"{graph.file}: {graph.bytes / 1e6:.1f} MB ({exported.bytes[0] / 1e6:.1f} MB as safetensors); on "
+            f"{exported.texts} texts its outputs differ from torch's by at most {graph.difference:.2g}.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def print_bench(result: Bench, console: Console) -> None:
