@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +115,12 @@ def _draw(result: Bench, picture: Path) -> None:
     help="hub: weights and the graphs of all runtimes, in float32 and int8, where servers look for them.",
 )
 @click.option("--int8", is_flag=True, help="Quantise the weights; --task, --data or --text measure the cost.")
+@click.option(
+    "--int8-max-drop",
+    type=float,
+    metavar="POINTS",
+    help="Leave the most sensitive matrices in float32 until int8 loses at most this on the data.",
+)
 @overwrite_option
 @data_options
 @device_option
@@ -127,6 +132,7 @@ def export_command(
     to: str | None,
     layout: str,
     int8: bool,
+    int8_max_drop: float | None,
     overwrite: bool,
     device: str | None,
     as_json: bool,
@@ -135,32 +141,26 @@ def export_command(
     """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
     if device:
         raise BadOptions("exported graphs run on the CPU; leave --device out.")
-    if layout == "hub" and (to or int8):
-        raise BadOptions("the hub layout has the graphs of all runtimes, int8 among them; leave --to and --int8 out.")
+    if layout == "hub" and to:
+        raise BadOptions("the hub layout has the graphs of all runtimes; leave --to out.")
     from kprune.checkpoints.atomic import require_writable
     from kprune.checkpoints.source import Source, fetch
     from kprune.jobs.export_checkpoint import export_checkpoint
     from kprune.report.bars import out, progress_bar
-    from kprune.report.summary import print_evaluation, print_export
+    from kprune.report.summary import print_export_result
 
     data = take_data_options(options)
     require_writable(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
-    exported, evaluation = export_checkpoint(
+    result = export_checkpoint(
         source,
         out_folder,
         data,
         to=to or "onnx",
         int8=int8,
         layout=layout,
+        int8_max_drop=int8_max_drop,
         overwrite=overwrite,
         show_progress=progress_bar,
     )
-    if as_json:
-        result = {**asdict(exported), "evaluation": evaluation.as_json() if evaluation else None}
-        click.echo(json.dumps(result, default=str))
-        return
-    print_export(exported, out)
-    if evaluation is not None:
-        evaluated = exported.quantized or exported.graphs[0]
-        print_evaluation(evaluation, f"{evaluated.target} int8" if evaluated.int8 else evaluated.target, "torch", out)
+    print_export_result(result, out) if not as_json else click.echo(json.dumps(result.as_json(), default=str))

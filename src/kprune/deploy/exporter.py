@@ -13,12 +13,14 @@ from transformers import PreTrainedModel
 
 from kprune.checkpoints.atomic import staged_folder
 from kprune.checkpoints.source import Source
+from kprune.deploy import onnx
 from kprune.deploy.exported import Exported, Graph
 from kprune.deploy.graph_card import graph_card
 from kprune.deploy.graph_check import check_inputs, count_examples, difference, require_close
 from kprune.deploy.graphs import graph_bytes, output_names
 from kprune.deploy.hub_exporter import export_hub
-from kprune.deploy.targets import LAYOUTS, Target, require_installed, start, target_named, write
+from kprune.deploy.onnx import Quantizer
+from kprune.deploy.targets import LAYOUTS, ONNX, Target, require_installed, start, target_named, write
 from kprune.errors import KpruneError
 from kprune.models.families import family_of
 from kprune.models.outputs import runs_encoder_only
@@ -36,13 +38,15 @@ def export(
     texts: Sequence[str] | None = None,
     overwrite: bool = False,
     model: PreTrainedModel | None = None,
+    quantizer: Quantizer | None = None,
 ) -> Exported:
     """Write a model folder as a graph for another runtime, checked against torch on texts of mixed length.
 
     With the layout `hub`, the folder has the graphs of all targets, in float32 and int8, and the weights, where servers
     and runtimes look for them; `to` and `int8` are not used. `texts` are Python's documentation by default. `model` is
     the model of `source` if it is loaded already. A float32 graph whose outputs differ by more than 1e-4, relative to
-    outputs above 1, is an error. An int8 graph always differs; its difference is reported only.
+    outputs above 1, is an error. An int8 graph always differs; its difference is reported only. `quantizer` writes the
+    int8 ONNX graph; by default all weights are quantised.
     """
     source, folder = Source.of(source), Path(folder)
     if layout not in LAYOUTS:
@@ -52,8 +56,12 @@ def export(
     require_apart(source, folder)
     model = _in_float32(source.load() if model is None else model)
     if layout == "hub":
-        return export_hub(source, model, folder, texts=texts, overwrite=overwrite)
-    return _export_plain(source, model, folder, target, int8=int8, texts=texts, overwrite=overwrite)
+        return export_hub(source, model, folder, texts=texts, overwrite=overwrite, quantizer=quantizer)
+    if quantizer is not None and not (int8 and target is ONNX):
+        raise KpruneError("matrices can stay in float32 in int8 graphs for ONNX Runtime only; use --to onnx --int8.")
+    return _export_plain(
+        source, model, folder, target, int8=int8, texts=texts, overwrite=overwrite, quantizer=quantizer
+    )
 
 
 def _export_plain(
@@ -65,6 +73,7 @@ def _export_plain(
     int8: bool,
     texts: Sequence[str] | None,
     overwrite: bool,
+    quantizer: Quantizer | None,
 ) -> Exported:
     """Write one graph where the weights were."""
     batches = check_inputs(source, model, texts)
@@ -76,7 +85,10 @@ def _export_plain(
     place = Path(source.encoder_path) / target.file
     with staged_folder(folder, overwrite=overwrite) as staging:
         _copy_side_files(source, model, staging)
-        write(model, batches[0], staging / place, int8=int8)
+        if quantizer is None:
+            write(model, batches[0], staging / place, int8=int8)
+        else:
+            onnx.write(model, batches[0], staging / place, int8=True, quantizer=quantizer)
         largest, size = difference(model, start(staging / place), outputs, batches)
         if not int8:
             require_close(target.name, largest, size)
@@ -90,6 +102,7 @@ def _export_plain(
             texts=count_examples(batches),
             inputs=list(batches[0]),
             outputs=outputs,
+            note=quantizer.describe() if quantizer else "",
         )
         (staging / "README.md").write_text(card, encoding="utf-8")
     return Exported.of(folder, (graph,), source, count_examples(batches), outputs)

@@ -32,9 +32,18 @@ class Section:
 
 
 def hub_card(
-    served: Served, folder: str, graphs: Sequence[Graph], texts: int, inputs: Sequence[str], outputs: Sequence[str]
+    served: Served,
+    folder: str,
+    graphs: Sequence[Graph],
+    texts: int,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    note: str = "",
 ) -> str:
-    """Markdown for a folder's README; its snippets run in the folder that contains `folder`."""
+    """Markdown for a folder's README; its snippets run in the folder that contains `folder`.
+
+    `note` is a sentence on the int8 graph.
+    """
     title = served.source.title
     rows = [
         f"| `{'/'.join(graph.file.parts[-2:])}` | {'int8 weights' if graph.int8 else 'float32'} | "
@@ -59,6 +68,7 @@ They give {", ".join(f"`{name}`" for name in outputs)}. The tokenizer truncates 
 The difference from torch is the largest on {texts} texts of mixed length.
 
 {table}
+{note}
 {pooled}
 `model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`; graphs need no
 kprune.
@@ -83,9 +93,8 @@ def sections(served: Served, folder: str) -> list[Section]:
 def _embedder_sections(served: Served) -> Iterator[Section]:
     if served.sentence_class is not None:
         yield Section("sentence-transformers, torch", "python", snippets.SENTENCE_TRANSFORMER)
-        for backend, file in (("onnx", "onnx/model.onnx"), ("openvino", "openvino/openvino_model.xml")):
-            code = snippets.SENTENCE_TRANSFORMER_BACKEND.replace("BACKEND", backend).replace("FILE", file)
-            yield Section(f"sentence-transformers, {backend}", "python", code)
+        yield Section("sentence-transformers, onnx", "python", snippets.SENTENCE_TRANSFORMER_ONNX)
+        yield Section("sentence-transformers, openvino", "python", snippets.SENTENCE_TRANSFORMER_OPENVINO)
     yield from _graph_sections([SENTENCE_EMBEDDING], snippets.TEXTS)
     code = snippets.OPTIMUM.replace("TASK", "FeatureExtraction").replace("OUTPUT", "last_hidden_state")
     yield Section("optimum", "python", code.replace("ENCODED", snippets.ENCODED_TEXTS))
@@ -111,8 +120,7 @@ def _task_sections(served: Served) -> Iterator[Section]:
     output = "start_logits" if task == "QuestionAnswering" else "logits"
     if served.sentence_class == "CrossEncoder":
         yield Section("sentence-transformers, torch", "python", snippets.CROSS_ENCODER)
-        code = snippets.CROSS_ENCODER_BACKEND.replace("BACKEND", "onnx").replace("FILE", "onnx/model.onnx")
-        yield Section("sentence-transformers, onnx", "python", code)
+        yield Section("sentence-transformers, onnx", "python", snippets.CROSS_ENCODER_ONNX)
     code = snippets.TRANSFORMERS.replace("CLASS", name).replace("OUTPUT", output)
     yield Section("transformers, torch", "python", code.replace("ENCODED", encoded))
     yield from _graph_sections([output], texts)

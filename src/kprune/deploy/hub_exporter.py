@@ -23,7 +23,13 @@ ONNX_FILE, INT8_FILE, OPENVINO_FILE = "onnx/model.onnx", "onnx/model_quantized.o
 
 
 def export_hub(
-    source: Source, model: PreTrainedModel, folder: Path, *, texts: Sequence[str] | None, overwrite: bool
+    source: Source,
+    model: PreTrainedModel,
+    folder: Path,
+    *,
+    texts: Sequence[str] | None,
+    overwrite: bool,
+    quantizer: onnx.Quantizer | None = None,
 ) -> Exported:
     """Write a float32 model in the hub layout; its weights stay in the folder, in their stored type."""
     require_installed(ONNX)
@@ -38,7 +44,7 @@ def export_hub(
         for name in ("onnx", "openvino"):
             (staging / name).mkdir()
         onnx.to_onnx(model, batches[0], staging / ONNX_FILE, pooling=served.pooling)
-        onnx.quantize(staging / ONNX_FILE, staging / INT8_FILE)
+        (quantizer or onnx.quantize)(staging / ONNX_FILE, staging / INT8_FILE)
         openvino.to_openvino(staging / ONNX_FILE, staging / OPENVINO_FILE)
         graphs = []
         for name, target in ((ONNX_FILE, ONNX), (INT8_FILE, ONNX), (OPENVINO_FILE, OPENVINO)):
@@ -47,6 +53,7 @@ def export_hub(
             if not is_int8:
                 require_close(target.name, largest, size)
             graphs.append(Graph(folder / name, target.name, is_int8, largest, graph_bytes(staging / name)))
-        card = hub_card(served, folder.name, graphs, len(checked), inputs, outputs)
+        note = quantizer.describe() if quantizer else ""
+        card = hub_card(served, folder.name, graphs, len(checked), inputs, outputs, note)
         (staging / "README.md").write_text(card, encoding="utf-8")
     return Exported.of(folder, tuple(graphs), source, len(checked), outputs)

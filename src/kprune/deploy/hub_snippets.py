@@ -4,15 +4,15 @@ TEXTS = '["A text.", "Another text, which is longer."]'
 ENCODED_TEXTS = f'tokenizer({TEXTS}, padding=True, truncation=True, return_tensors="pt")'
 ENCODED_PAIRS = """tokenizer(
     ["What is it?", "How long is it?"],
-    ["It is a text.", "Another text, which is longer."],
+    ["It is a text.", "Another, longer text."],
     padding=True,
     truncation=True,
     return_tensors="pt",
 )"""
-ZIPPED_PAIRS = '[("What is it?", "It is a text."), ("How long is it?", "Another text, which is longer.")]'
+ZIPPED_PAIRS = '[("What is it?", "It is a text."), ("How long is it?", "Another, longer text.")]'
 SCRIPT_TEXTS = '["A text.", "Another text, which is longer."], { padding: true, truncation: true }'
 SCRIPT_PAIRS = """["What is it?", "How long is it?"], {
-  text_pair: ["It is a text.", "Another text, which is longer."],
+  text_pair: ["It is a text.", "Another, longer text."],
   padding: true,
   truncation: true,
 }"""
@@ -25,10 +25,19 @@ model = SentenceTransformer("FOLDER")
 outputs = model.encode(["A text.", "Another text, which is longer."], normalize_embeddings=True)
 print(outputs)"""
 
-SENTENCE_TRANSFORMER_BACKEND = """
+SENTENCE_TRANSFORMER_ONNX = """
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("FOLDER", backend="BACKEND", model_kwargs={"file_name": "FILE"})
+model = SentenceTransformer("FOLDER", backend="onnx", model_kwargs={"file_name": "onnx/model.onnx"})
+outputs = model.encode(["A text.", "Another text, which is longer."], normalize_embeddings=True)
+print(outputs)"""
+
+SENTENCE_TRANSFORMER_OPENVINO = """
+from sentence_transformers import SentenceTransformer
+
+precision = {"INFERENCE_PRECISION_HINT": "f32"}  # without it, some CPUs compute in bfloat16
+options = {"file_name": "openvino/openvino_model.xml", "ov_config": precision}
+model = SentenceTransformer("FOLDER", backend="openvino", model_kwargs=options)
 outputs = model.encode(["A text.", "Another text, which is longer."], normalize_embeddings=True)
 print(outputs)"""
 
@@ -40,10 +49,10 @@ model = CrossEncoder("FOLDER")
 outputs = model.predict({ZIPPED_PAIRS})
 print(outputs)"""
 
-CROSS_ENCODER_BACKEND = f"""
+CROSS_ENCODER_ONNX = f"""
 from sentence_transformers import CrossEncoder
 
-model = CrossEncoder("FOLDER", backend="BACKEND", model_kwargs={{"file_name": "FILE"}})
+model = CrossEncoder("FOLDER", backend="onnx", model_kwargs={{"file_name": "onnx/model.onnx"}})
 outputs = model.predict({ZIPPED_PAIRS})
 print(outputs)"""
 

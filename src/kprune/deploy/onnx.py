@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +21,33 @@ MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
 
 
-def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool) -> None:
-    """Write a model as an ONNX file; `inputs` are an example of what it reads."""
+class Quantizer(Protocol):
+    """Writes an int8 graph of a float32 one, and describes for the card what it left in float32."""
+
+    def __call__(self, float_file: Path, path: Path) -> None: ...
+
+    def describe(self) -> str: ...
+
+
+def write(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    path: Path,
+    *,
+    int8: bool,
+    quantizer: Quantizer | None = None,
+) -> None:
+    """Write a model as an ONNX file; `inputs` are an example of what it reads.
+
+    `quantizer` writes the int8 graph of a float32 graph; by default all weights are quantised.
+    """
     if not int8:
         to_onnx(model, inputs, path)
         return
     with TemporaryDirectory(dir=path.parent) as folder:
         float_file = Path(folder) / path.name
         to_onnx(model, inputs, float_file)
-        quantize(float_file, path)
+        (quantizer or quantize)(float_file, path)
 
 
 def start(path: Path, threads: int | None) -> Run:
@@ -97,8 +115,15 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *,
     onnx.save(graph, path)
 
 
-def quantize(float_file: Path, path: Path) -> None:
-    """Write a float32 ONNX file with int8 weights.
+def graph_outputs(path: Path) -> list[str]:
+    """Names of a graph's outputs, in order."""
+    import onnx
+
+    return [each.name for each in onnx.load(path, load_external_data=False).graph.output]
+
+
+def quantize(float_file: Path, path: Path, *, only: Sequence[str] | None = None, exclude: Sequence[str] = ()) -> None:
+    """Write a float32 ONNX file with int8 weights: of all nodes, or `only` of some; nodes of `exclude` stay in float32.
 
     ONNX Runtime quantizes activations while it runs, per tensor, so no sample is needed.
     """
@@ -108,7 +133,14 @@ def quantize(float_file: Path, path: Path) -> None:
     model = onnx.load(float_file)
     del model.graph.value_info[:]  # the quantizer fails on shapes that the exporter stores here
     with silence_exporters():
-        quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(
+            model,
+            path,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            nodes_to_quantize=list(only or ()),
+            nodes_to_exclude=list(exclude),
+        )
 
 
 def add_bias_last(graph: Any) -> None:
