@@ -58,7 +58,7 @@ print(json.dumps({name: found.get(name) for name in names}))
 
 def cut(source: Source, folder: Path) -> Source:
     """The model with other numbers of units in every layer, in a folder with all of its files."""
-    model = source.load()
+    model = source.load().float()
     to_canonical(model)
     for number, sublayer in enumerate(find(model)):
         keep_first(sublayer, 0 if number in (2, 5) else sublayer.units // (number % 3 + 1))
