@@ -2,13 +2,14 @@
 
     python -m venv programs && programs/bin/pip install optimum-onnx optimum-intel fastembed sentence-transformers
     npm install --prefix scripts @huggingface/transformers
-    python benchmarks/consumers.py --python programs/bin/python --node scripts --out benchmarks/results/consumers.json
+    python benchmarks/consumers.py --python programs/bin/python --node scripts --out benchmarks/results/consumers.jsonl
 
 Each model is cut unevenly, with one emptied attention and one emptied feed-forward sublayer, and exported with
 `--layout hub`. The snippets of the folder's card then run in processes of their own: those of torch and of plain graphs
 in this environment, JavaScript in Node, the rest in the environment that `--python` names, which needs no kprune. Their
 outputs are compared with torch's, relative to outputs above 1. Snippets that read `model.onnx` also run with int8
-weights, whose difference is reported only. The server's command is not run.
+weights, whose difference is reported only. The server's command is not run. Models that the file has already are not
+run again.
 """
 
 from __future__ import annotations
@@ -140,27 +141,38 @@ def compare(source: Source, root: Path, python: str, node: Path | None) -> Itera
                 yield {**line, "error": str(error)[:300]}
 
 
+def versions_of(python: str, node: Path | None) -> dict[str, str | None]:
+    """Versions of the programs."""
+    words = [python, "-c", VERSIONS]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found: dict[str, str | None] = json.loads(
+        subprocess.run(words, capture_output=True, text=True, check=True, env=clean).stdout
+    )
+    if node is not None:
+        package = node / "node_modules/@huggingface/transformers/package.json"
+        found["@huggingface/transformers"] = json.loads(package.read_text())["version"]
+    return found
+
+
 @click.command()
 @click.option("--model", "models", multiple=True, help="A model folder.  [default: all-MiniLM-L6-v2]")
 @click.option("--python", default=sys.executable, help="Python with the programs.  [default: this one]")
 @click.option("--node", type=click.Path(path_type=Path), help="Folder with node_modules.")
 @click.option("--out", type=click.Path(path_type=Path))
 def main(models: tuple[str, ...], python: str, node: Path | None, out: Path | None) -> None:
-    """Run all snippets of all models, print a line for each, write JSON, and fail if a float32 one differs."""
-    lines = []
+    """Run all snippets of all models, print and write a line for each, and fail if a float32 one differs."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out and out.exists() else []
+    known, origin = {line["model"] for line in lines}, {"programs": versions_of(python, node), **provenance()}
     for source in [Source(model) for model in models] or [embedded_model()]:
+        if source.title in known:
+            continue
         with TemporaryDirectory() as root:
             for line in compare(source, Path(root), python, node):
                 lines.append(line)
                 click.echo(f"{line['model']}, {line['program']}, {line['weights']}: {line.get('difference', line)}")
-    words = [python, "-c", VERSIONS]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    versions = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, env=clean).stdout)
-    if node is not None:
-        package = node / "node_modules/@huggingface/transformers/package.json"
-        versions["@huggingface/transformers"] = json.loads(package.read_text())["version"]
-    if out:
-        out.write_text(json.dumps({"programs": versions, "lines": lines, **provenance()}, indent=1) + "\n")
+                if out:
+                    with out.open("a") as file:
+                        file.write(json.dumps({**line, **origin}) + "\n")
     wrong = [each for each in lines if "error" in each or (each["weights"] == "float32" and each["difference"] > LIMIT)]
     if wrong:
         raise click.ClickException(f"{len(wrong)} snippets fail or differ by more than {LIMIT:g}, first {wrong[0]}")
