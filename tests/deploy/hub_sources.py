@@ -64,7 +64,7 @@ def reranker(folder: Path) -> Source:
     modality = {"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}}
     write_json(folder / "sentence_bert_config.json", {**task, **modality})
     tokenizer = load_tokenizer()
-    source = write_model(folder, encoder("bert", "regression"), tokenizer)
+    source = write_model(folder, encoder("bert", "regression", num_hidden_layers=1), tokenizer)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     write_json(folder / "tokenizer_config.json", {**settings, "model_max_length": 48})
     return source
@@ -72,7 +72,9 @@ def reranker(folder: Path) -> Source:
 
 def tagger(folder: Path) -> Source:
     names = dict(enumerate(("O", "B-PER", "I-PER", "B-LOC", "I-LOC")))
-    return write_model(folder, encoder("electra", "token classification", id2label=names), load_tokenizer())
+    return write_model(
+        folder, encoder("electra", "token classification", id2label=names, num_hidden_layers=1), load_tokenizer()
+    )
 
 
 def decoder(folder: Path) -> Source:

@@ -46,7 +46,15 @@ def test_a_card_names_its_graphs_and_has_the_hubs_fields(tmp_path):
     card = hub_card(served(tmp_path, "embedding"), "small", graphs, 64, ["input_ids"], ["sentence_embedding"])
     assert "| `onnx/model.onnx` | float32 | 1.5 | 2e-06 |" in card
     assert "truncates at 48 tokens" in card
+    assert "before every text" not in card
     assert huggingface_hub.ModelCard(card).data.library_name == "sentence-transformers"
+
+
+def test_a_card_names_the_default_prompt_that_other_programs_do_not_add(tmp_path):
+    prompts = {"default_prompt_name": "query", "prompts": {"query": "query: "}}
+    hub_sources.write_json(tmp_path / "config_sentence_transformers.json", prompts)
+    card = hub_card(served(tmp_path, "embedding"), "small", [], 64, [], [])
+    assert "sentence-transformers puts 'query: ' before every text; with other programs," in card
 
 
 def test_the_guide_shows_the_snippets_of_the_card(tmp_path):

@@ -12,7 +12,7 @@ BATCHES = tiny.batched(tiny.texts(64, longest=60))
 def uneven_model(family="bert", kind="classification", **changes):
     """A model of two layers with different numbers of units, an emptied attention and an emptied FFN among them."""
     depth = {"n_layers": 2} if family == "distilbert" else {"num_hidden_layers": 2}
-    return prune_unevenly(tiny.tiny_model(family, kind, **depth, **changes))
+    return prune_unevenly(tiny.tiny_model(family, kind, **{**depth, **changes}))
 
 
 def prune_unevenly(model):

@@ -44,44 +44,46 @@ def hub_card(
 
     `note` is a sentence on the int8 graph.
     """
-    title = served.source.title
     rows = [
         f"| `{'/'.join(graph.file.parts[-2:])}` | {'int8 weights' if graph.int8 else 'float32'} | "
         f"{graph.bytes / 1e6:.1f} | {graph.difference:.2g} |"
         for graph in graphs
     ]
-    table = "\n".join(["| graph | weights | MB | difference |", "|---|---|---|---|", *rows])
-    pooled = (
-        f"\n`{SENTENCE_EMBEDDING}` is the normalised embedding ({served.pooling} pooling). Programs that read it do\n"
-        "not pool themselves.\n"
-        if served.pooling
-        else ""
-    )
-    parts = [
-        f"### {section.title}\n\n```{section.language}\n{section.code.strip()}\n```"
-        for section in sections(served, folder)
+    paragraphs = [
+        f"# {served.source.title}, for servers and runtimes",
+        f"""The graphs read {_code_list(inputs)}, for any batch and length.
+They give {_code_list(outputs)}. The tokenizer truncates at {served.max_length} tokens.
+The difference from torch is the largest on {texts} texts of mixed length.""",
+        "\n".join(["| graph | weights | MB | difference |", "|---|---|---|---|", *rows]),
+        note,
+        _embedding_notes(served) if served.pooling else "",
+        """`model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`;
+graphs need no kprune.""",
+        f"## Load\n\nRun these snippets in the folder that contains `{folder}`.",
+        *(
+            f"### {section.title}\n\n```{section.language}\n{section.code.strip()}\n```"
+            for section in sections(served, folder)
+        ),
     ]
-    body = f"""# {title}, for servers and runtimes
-
-The graphs read {", ".join(f"`{name}`" for name in inputs)}, for any batch and length.
-They give {", ".join(f"`{name}`" for name in outputs)}. The tokenizer truncates at {served.max_length} tokens.
-The difference from torch is the largest on {texts} texts of mixed length.
-
-{table}
-{note}
-{pooled}
-`model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`; graphs need no
-kprune.
-
-## Load
-
-Run these snippets in the folder that contains `{folder}`.
-
-"""
-    library = "sentence-transformers" if served.sentence_class else "transformers"
     return with_front_matter(
-        body + "\n\n".join(parts) + "\n", library_name=library, tags=["kprune", "onnx", "openvino"]
+        "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n",
+        library_name="sentence-transformers" if served.sentence_class else "transformers",
+        tags=["kprune", "onnx", "openvino"],
     )
+
+
+def _code_list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _embedding_notes(served: Served) -> str:
+    """Sentences on the pooled output and on the default prompt."""
+    pooled = f"""`{SENTENCE_EMBEDDING}` is the normalised embedding ({served.pooling} pooling). Programs that read it do
+not pool themselves."""
+    if not served.source.prompt:
+        return pooled
+    return f"""{pooled} sentence-transformers puts {served.source.prompt!r} before every text; with other programs,
+add it to the texts."""
 
 
 def sections(served: Served, folder: str) -> list[Section]:
@@ -95,7 +97,7 @@ def _embedder_sections(served: Served) -> Iterator[Section]:
         yield Section("sentence-transformers, torch", "python", snippets.SENTENCE_TRANSFORMER)
         yield Section("sentence-transformers, onnx", "python", snippets.SENTENCE_TRANSFORMER_ONNX)
         yield Section("sentence-transformers, openvino", "python", snippets.SENTENCE_TRANSFORMER_OPENVINO)
-    yield from _graph_sections([SENTENCE_EMBEDDING], snippets.TEXTS)
+    yield from _graph_sections(SENTENCE_EMBEDDING, snippets.TEXTS)
     code = snippets.OPTIMUM.replace("TASK", "FeatureExtraction").replace("OUTPUT", "last_hidden_state")
     yield Section("optimum", "python", code.replace("ENCODED", snippets.ENCODED_TEXTS))
     code = snippets.JAVASCRIPT.replace("CLASS", "AutoModel").replace("OUTPUT", SENTENCE_EMBEDDING)
@@ -123,7 +125,7 @@ def _task_sections(served: Served) -> Iterator[Section]:
         yield Section("sentence-transformers, onnx", "python", snippets.CROSS_ENCODER_ONNX)
     code = snippets.TRANSFORMERS.replace("CLASS", name).replace("OUTPUT", output)
     yield Section("transformers, torch", "python", code.replace("ENCODED", encoded))
-    yield from _graph_sections([output], texts)
+    yield from _graph_sections(output, texts)
     code = snippets.OPTIMUM.replace("TASK", task).replace("OUTPUT", output)
     yield Section("optimum", "python", code.replace("ENCODED", encoded))
     code = snippets.JAVASCRIPT.replace("CLASS", f"AutoModelFor{task}").replace("OUTPUT", output)
@@ -132,6 +134,6 @@ def _task_sections(served: Served) -> Iterator[Section]:
         yield Section("Text Embeddings Inference", "bash", snippets.SERVER)
 
 
-def _graph_sections(outputs: list[str], texts: str) -> Iterator[Section]:
+def _graph_sections(output: str, texts: str) -> Iterator[Section]:
     for title, code in (("ONNX Runtime", snippets.ONNX_RUNTIME), ("OpenVINO", snippets.OPENVINO)):
-        yield Section(title, "python", code.replace("OUTPUT", outputs[0]).replace("TEXTS", texts))
+        yield Section(title, "python", code.replace("OUTPUT", output).replace("TEXTS", texts))

@@ -19,7 +19,7 @@ from kprune.deploy.hub_tokenizer import require_same_tokens
 from kprune.deploy.targets import ONNX, OPENVINO, require_installed, start
 
 ONNX_FILE, INT8_FILE, OPENVINO_FILE = "onnx/model.onnx", "onnx/model_quantized.onnx", "openvino/openvino_model.xml"
-"""Names that programs look for; all of them are the only ones that work."""
+"""Names that programs look for; most of them accept no others."""
 
 
 def export_hub(

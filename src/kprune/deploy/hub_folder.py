@@ -52,7 +52,10 @@ class Served:
 
 
 def describe_served(source: Source, model: PreTrainedModel) -> Served:
-    """How a hub folder describes a model; raises if servers could not run its graph, or would answer something else."""
+    """How a hub folder describes a model; raises if servers could not run its graph, or would answer something else.
+
+    The config of a model without a padding token gets the tokenizer's.
+    """
     require_servable(source, model)
     is_embedding = kind_of(model, pooling=source.pooling).name == EMBEDDING
     if is_embedding and not source.is_sentence_transformer:
