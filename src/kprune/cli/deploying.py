@@ -163,4 +163,7 @@ def export_command(
         overwrite=overwrite,
         show_progress=progress_bar,
     )
-    print_export_result(result, out) if not as_json else click.echo(json.dumps(result.as_json(), default=str))
+    if as_json:
+        click.echo(json.dumps(result.as_json(), default=str))
+    else:
+        print_export_result(result, out)

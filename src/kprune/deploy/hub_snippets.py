@@ -13,6 +13,7 @@ ZIPPED_PAIRS = '[("What is it?", "It is a text."), ("How long is it?", "Another,
 SCRIPT_TEXTS = '["A text.", "Another text, which is longer."], { padding: true, truncation: true }'
 SCRIPT_PAIRS = """["What is it?", "How long is it?"], {
   text_pair: ["It is a text.", "Another, longer text."],
+  return_token_type_ids: true, // without it, some tokenizers leave them out, and scores differ
   padding: true,
   truncation: true,
 }"""

@@ -31,10 +31,7 @@ def padded(tokenizer: Any) -> Any:
 
 
 def write_tokenizer(tokenizer: Any, folder: Path, *, max_length: int, inputs: Sequence[str]) -> None:
-    """Write the files of a tokenizer that can pad; `inputs` are the graph's.
-
-    Files of the folder are kept where a program may read them as they are, and completed.
-    """
+    """Write the files of a tokenizer that can pad, or complete those that the folder has; `inputs` are the graph's."""
     with TemporaryDirectory() as scratch:
         tokenizer.save_pretrained(scratch)
         for file in Path(scratch).iterdir():
