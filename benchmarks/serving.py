@@ -94,15 +94,21 @@ def variants(
                 yield Variant(name + weights, runtime, run, outputs, graph_bytes(file) / 1e6)
 
 
-def quality(variant: Variant, prepared: Prepared, tests: Sequence[Test], recalled: list[dict[int, Prediction]]) -> Any:
-    """Likeness to the dense model, and the task's metric where there is one."""
+def quality(
+    variant: Variant,
+    prepared: Prepared,
+    tests: Sequence[Test],
+    recalled: list[dict[int, Prediction]],
+    against: PreTrainedModel | None = None,
+) -> dict[str, float]:
+    """Likeness to another model, by default the dense one, or the task's metric where there is one; and points lost."""
     found: dict[str, float] = {}
     for test, cache in zip(tests, recalled, strict=True):
         result = evaluate(
             served_model(prepared.model, variant.run, variant.outputs),
             prepared.tokenizer,
             test,
-            against=prepared.model,
+            against=against or prepared.model,
             pooling=prepared.source.pooling,
             max_length=prepared.max_length,
             recalled=cache,
@@ -113,16 +119,18 @@ def quality(variant: Variant, prepared: Prepared, tests: Sequence[Test], recalle
     return found
 
 
-def int8_search(prepared: Prepared, tests: Sequence[Test], batches: Batches, limit: float | None) -> Int8Search | None:
-    """The search for an int8 graph that loses at most `limit` points on the last test."""
+def int8_search(
+    prepared: Prepared, pruned: PreTrainedModel, test: Test, batches: Batches, limit: float | None
+) -> Int8Search | None:
+    """The search for an int8 graph that loses at most `limit` points against the pruned model."""
     if limit is None:
         return None
     cache: list[dict[int, Prediction]] = [{}]
-    outputs = output_names(prepared.model, batches[0])
+    outputs = output_names(pruned, batches[0])
 
     def loss(path: Path) -> float:
         variant = Variant("pruned int8", "onnxruntime", start(path), outputs, 0.0)
-        return float(list(quality(variant, prepared, tests[-1:], cache).values())[-1])
+        return quality(variant, prepared, [test], cache, pruned)[f"{test.name}: points lost"]
 
     return Int8Search(limit, loss, batches[:2])
 
@@ -150,7 +158,7 @@ def measure(
     models = {"dense": prepared.model.eval(), "pruned": pruned}
     held_out = [Test("held-out documents", None, rows, None), *tests]
     batches = encode(prepared, rows[:count], batch)
-    search = int8_search(prepared, held_out, batches, int8_max_drop)
+    search = int8_search(prepared, pruned, held_out[-1], batches, int8_max_drop)
     with TemporaryDirectory() as folder, torch_threads(threads):
         found = list(variants(models, batches[0], Path(folder), threads, search))
         calls = {(each.name, each.runtime): _all_batches(each.run, batches) for each in found}
@@ -205,7 +213,9 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 @click.option("--batch", default=32, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True, help="For each variant.")
-@click.option("--int8-max-drop", type=float, help="Matrices stay in float32 until int8 loses at most this.")
+@click.option(
+    "--int8-max-drop", type=float, help="Matrices of the pruned graph stay in float32 until int8 loses at most this."
+)
 @click.option("--out", type=click.Path(path_type=Path))
 def main(
     embedder: str | None,
