@@ -90,11 +90,6 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
         ),
         (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
         (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "exported graphs run on the CPU; leave --device out"),
-        (
-            ("export", "{checkpoint}", "out", "--layout", "hub", "--int8"),
-            2,
-            "int8 among them; leave --to and --int8 out",
-        ),
         (("export", "{checkpoint}", "out", "--layout", "hub", "--to", "onnx"), 2, "has the graphs of all runtimes"),
         (("export", "{checkpoint}", "out", "--int8-max-drop", 1), 2, "is for int8 graphs of ONNX Runtime; add --int8"),
         (("export", "{checkpoint}", "out", "--int8", "--int8-max-drop", 0), 2, "is 0, but must be above 0: 1.0 allows"),
