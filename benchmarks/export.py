@@ -1,11 +1,15 @@
 """Largest difference between torch and ONNX or OpenVINO, for every family and kind of output.
 
     python benchmarks/export.py --out benchmarks/results/export.jsonl
+    python benchmarks/export.py --layout hub --out benchmarks/results/export-hub.jsonl
 
 The models are small and built from configs. They are pruned unevenly, with one emptied attention and one emptied
 feed-forward sublayer. Six families read 64 padded real sentences of mixed length; all others read random inputs of two
 batch sizes. Only real tokens are compared; differences are relative to outputs above 1. Cases that the file has already
 are not run again.
+
+With `--layout hub`, every case is exported as a whole folder from made-up text, and loaded again; a case that the
+layout refuses has the reason.
 """
 
 from __future__ import annotations
@@ -31,19 +35,23 @@ from transformers import (
     PreTrainedModel,
 )
 
+from kprune import KpruneError, Source, export
 from kprune.data.calibration import python_documentation
-from kprune.deploy.exporter import difference
+from kprune.deploy.graph_check import difference
 from kprune.deploy.graphs import output_names
 from kprune.deploy.onnx import to_onnx
 from kprune.deploy.openvino import to_openvino
 from kprune.deploy.targets import start
 from kprune.jobs.demo import embedded_model
 from kprune.models.canonical import to_canonical
+from kprune.models.passes import run
+from kprune.models.pruned_shape import describe
 from kprune.models.resize import shrink
 from kprune.models.sublayer import find
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import zoo  # type: ignore[import-not-found]
+from task_data import word_tokenizer  # type: ignore[import-not-found]
 
 Batches = list[dict[str, torch.Tensor]]
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
@@ -57,6 +65,9 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "embedding": (AutoModel, {}),
 }
 LIMIT = 1e-4
+RESULTS = ("onnx", "openvino", "onnx int8", "refused", "error")
+TEXTS = [" ".join(f"w{(7 * row + place) % 60}" for place in range(4 + 3 * row)) for row in range(8)]
+"""Texts of mixed length that the tokenizer of made-up words reads."""
 
 
 def small_model(family: str, kind: str, vocabulary: int) -> PreTrainedModel:
@@ -125,11 +136,64 @@ def differences(model: PreTrainedModel, batches: Batches) -> dict[str, float | s
     return found
 
 
+def hub_cases(families: tuple[str, ...]) -> Iterator[tuple[str, str, PreTrainedModel]]:
+    """Every family with every kind that its tests have."""
+    for family, kind in zoo.CASES:
+        if not families or family in families:
+            model = zoo.build(family, kind)
+            to_canonical(model)
+            prune_unevenly(model)
+            yield family, kind, model
+
+
+def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
+    """The largest difference of each graph of a folder in the hub layout, or why there is none."""
+    tokenizer = word_tokenizer(words=60)
+    with TemporaryDirectory() as folder:
+        source, served = Path(folder) / "source", Path(folder) / "served"
+        model.config.quantization_config = describe(model, [])
+        model.save_pretrained(source)
+        tokenizer.save_pretrained(source)
+        try:
+            exported = export(source, served, layout="hub", texts=TEXTS)
+            loaded = Source(served).load()
+            batch = dict(tokenizer(TEXTS[0], return_tensors="pt"))
+            same = torch.allclose(run(model, batch)[0], run(loaded, batch)[0], atol=1e-5)
+        except KpruneError as error:
+            return {"refused": str(error)}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+    found: dict[str, float | str] = {
+        f"{graph.target} int8" if graph.int8 else graph.target: graph.difference for graph in exported.graphs
+    }
+    return found if same else {"error": "the folder's weights give other outputs"}
+
+
+def run_hub(out: Path, lines: list[dict[str, Any]], families: tuple[str, ...]) -> None:
+    """Export all cases that are not in the file yet, print a line for each, and fail if one fails."""
+    known = {(line["family"], line["kind"]) for line in lines}
+    for family, kind, model in hub_cases(families):
+        if (family, kind) not in known:
+            line = {"family": family, "kind": kind, **hub_differences(model), **provenance()}
+            lines.append(line)
+            click.echo(f"{family}, {kind}: " + str({name: line[name] for name in RESULTS if name in line}))
+            with out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    failed = [line for line in lines if "error" in line or "differs from torch" in line.get("refused", "")]
+    if failed:
+        raise click.ClickException(f"{len(failed)} folders fail, first {failed[0]}")
+
+
 @click.command()
+@click.option("--layout", type=click.Choice(["plain", "hub"]), default="plain", show_default=True)
+@click.option("--family", "families", multiple=True, help="Only these families, with --layout hub.  [default: all]")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(out: Path) -> None:
+def main(layout: str, families: tuple[str, ...], out: Path) -> None:
     """Compare all cases, print one line per case, and fail if a difference exceeds the limit."""
     lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    if layout == "hub":
+        run_hub(out, lines, families)
+        return
     known = {(line["family"], line["kind"]) for line in lines}
     for family, kind, model, batches in chain(random_cases(), sentence_cases()):
         if (family, kind) in known:

@@ -127,7 +127,7 @@ def named(items: list) -> list:
 
 def takes_long(command: Command) -> bool:
     """Whether a command is parsed only: it would write some twenty graphs."""
-    return "--speedup" in command.words and "onnxruntime" in command.words
+    return "--int8-max-drop" in command.words or ("--speedup" in command.words and "onnxruntime" in command.words)
 
 
 RUN = list({tuple(command.words[1:]): command for command in reversed(KPRUNE) if not takes_long(command)}.values())

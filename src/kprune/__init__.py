@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kprune.data.readers import read_lines, read_rows
     from kprune.data.tasks import TASKS, Test, load_task, read_test
     from kprune.deploy.benchmark import Bench, Contender, bench
-    from kprune.deploy.exporter import Exported, export
+    from kprune.deploy.exported import Exported
+    from kprune.deploy.exporter import export
     from kprune.deploy.latency import Latency, aim, measure_latency, reduction_for_speedup
     from kprune.errors import KpruneError
     from kprune.evaluation.evaluator import Evaluation, evaluate
@@ -88,7 +89,8 @@ _HOMES = {
     "data.readers": ("read_lines", "read_rows"),
     "data.tasks": ("TASKS", "Test", "load_task", "read_test"),
     "deploy.benchmark": ("Bench", "Contender", "bench"),
-    "deploy.exporter": ("Exported", "export"),
+    "deploy.exported": ("Exported",),
+    "deploy.exporter": ("export",),
     "deploy.latency": ("Latency", "aim", "measure_latency", "reduction_for_speedup"),
     "errors": ("KpruneError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),

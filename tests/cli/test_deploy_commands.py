@@ -63,8 +63,10 @@ def test_a_picture_that_cannot_be_drawn_loses_no_times(small, tmp_path, monkeypa
 def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
     out = tmp_path / "graph"
     options = ("--data", table, "--text-column", "text", "--label-column", "verdict")
-    result = kprune("export", checkpoint, out, "--int8", *options)
+    result = kprune("export", checkpoint, out, "--int8", "--int8-max-drop", 60, *options)
     assert result.exit_code == 0, result.output
+    assert "points, within the limit of 60: none stays in float32." in result.output
+    assert "within the limit of 60" in (out / "README.md").read_text()
     assert "accuracy" in result.output
     assert "onnx int8" in result.output
     assert (out / "model.onnx").is_file()
@@ -88,6 +90,9 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
         ),
         (("bench", "nowhere/x"), 1, "there is no folder nowhere/x"),
         (("export", "{checkpoint}", "out", "--device", "cpu"), 2, "exported graphs run on the CPU; leave --device out"),
+        (("export", "{checkpoint}", "out", "--layout", "hub", "--to", "onnx"), 2, "has the graphs of all runtimes"),
+        (("export", "{checkpoint}", "out", "--int8-max-drop", 1), 2, "is for int8 graphs of ONNX Runtime; add --int8"),
+        (("export", "{checkpoint}", "out", "--int8", "--int8-max-drop", 0), 2, "is 0, but must be above 0: 1.0 allows"),
         (("export", "{checkpoint}", "out", "--column", "a"), 2, "belong to data; add --data"),
         (("export", "{checkpoint}", "{checkpoint}", "--overwrite"), 1, "contains or is inside the folder of"),
         (("export", "{checkpoint}", "{checkpoint}/x"), 1, "contains or is inside the folder of"),
@@ -98,7 +103,7 @@ def test_export_and_what_int8_costs(checkpoint, table, tmp_path):
 )
 def test_bad_options_get_a_sentence(arguments, code, sentence, checkpoint, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = kprune(*(argument.format(checkpoint=checkpoint) for argument in arguments))
+    result = kprune(*(str(argument).format(checkpoint=checkpoint) for argument in arguments))
     assert result.exit_code == code
     assert sentence in " ".join(result.output.split())
     assert "Traceback" not in result.output

@@ -9,10 +9,14 @@ from kprune.models.sublayer import find
 BATCHES = tiny.batched(tiny.texts(64, longest=60))
 
 
-def uneven_model(family="bert", kind="classification"):
+def uneven_model(family="bert", kind="classification", **changes):
     """A model of two layers with different numbers of units, an emptied attention and an emptied FFN among them."""
     depth = {"n_layers": 2} if family == "distilbert" else {"num_hidden_layers": 2}
-    model = tiny.tiny_model(family, kind, **depth)
+    return prune_unevenly(tiny.tiny_model(family, kind, **{**depth, **changes}))
+
+
+def prune_unevenly(model):
+    """The model after units were removed from its four sublayers: all of the lowest and of the topmost one."""
     for number, sublayer in enumerate(find(model)):
         keep = torch.arange(sublayer.units) % (number + 2) == 0
         shrink(sublayer, keep & (number not in (0, 3)))

@@ -51,7 +51,8 @@ def test_models_that_read_other_tokens_are_refused_before_their_weights_are_load
 
 def test_export_loads_the_model_once(checkpoint, table, loads, tmp_path):
     data = DataOptions(table=str(table), columns=("text",), label="verdict", limit=20)
-    exported, evaluation = export_checkpoint(Source(checkpoint), tmp_path / "graph", data, to="onnx", int8=False)
+    result = export_checkpoint(Source(checkpoint), tmp_path / "graph", data, to="onnx", int8=False)
+    exported, evaluation = result.exported, result.evaluation
     assert loads == ["tiny"]
     assert exported.difference < 1e-4
     assert evaluation.examples == 20
@@ -60,7 +61,8 @@ def test_export_loads_the_model_once(checkpoint, table, loads, tmp_path):
 
 def test_export_without_data_is_not_evaluated_unless_it_changes_the_outputs(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("kprune.jobs.export_checkpoint.STOCK_TEXTS", 30)
-    _, evaluation = export_checkpoint(Source(checkpoint), tmp_path / "graph", DataOptions(), to="onnx", int8=True)
+    result = export_checkpoint(Source(checkpoint), tmp_path / "graph", DataOptions(), to="onnx", int8=True)
+    evaluation = result.evaluation
     assert (evaluation.test, evaluation.examples) == ("Python's documentation", 30)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from kprune.errors import BadCheckpoint
 
 SIDE_SUFFIXES = {".json", ".txt", ".model", ".jinja"}
 """Suffixes of tokenizer, label and generation files, which are copied unchanged."""
@@ -14,7 +18,7 @@ REWRITTEN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model
 """Files that `save_pretrained` writes anew."""
 MODELING_FILE = "modeling_pruned.py"
 """The code of a self-contained folder; no other code is written, or copied."""
-GRAPH_FILES = {"model.onnx", "openvino_model.xml", "openvino_model.bin"}
+GRAPH_FILES = {"model.onnx", "model_quantized.onnx", "openvino_model.xml", "openvino_model.bin"}
 """Files of exported graphs, which hold the weights."""
 
 
@@ -24,6 +28,20 @@ def copy_side_files(source: Path, target: Path) -> None:
     for file in source.iterdir():
         if file.is_file() and file.suffix in SIDE_SUFFIXES and file.name not in REWRITTEN_FILES:
             shutil.copyfile(file, target / file.name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no file or no object."""
+    try:
+        content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a value as indented JSON."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def short_names(names: Sequence[str]) -> list[str]:

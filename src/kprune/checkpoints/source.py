@@ -19,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from transformers import MODEL_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from kprune.checkpoints import validation
-from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, copy_side_files
+from kprune.checkpoints.files import GRAPH_FILES, PICKLE_PATTERNS, copy_side_files, read_json
 from kprune.checkpoints.names import hub_name, short_name
 from kprune.checkpoints.tokenizer_checks import require_fit, require_tokenizer
 from kprune.errors import BadCheckpoint, KpruneError
@@ -90,9 +90,9 @@ class Source:
     def sentence_class(self) -> str | None:
         """The class of sentence-transformers that loads the folder; None for a folder of transformers."""
         if not self.is_sentence_transformer:  # CrossEncoders once had no modules
-            is_reranker = isinstance(_read_json(self.folder / "config.json").get("sentence_transformers"), dict)
+            is_reranker = isinstance(read_json(self.folder / "config.json").get("sentence_transformers"), dict)
             return "CrossEncoder" if is_reranker else None
-        named = _read_json(self.folder / "config_sentence_transformers.json").get("model_type")
+        named = read_json(self.folder / "config_sentence_transformers.json").get("model_type")
         if named in ("CrossEncoder", "SparseEncoder", "SentenceTransformer"):
             return str(named)
         return "CrossEncoder" if self._transformer_task() == "sequence-classification" else "SentenceTransformer"
@@ -137,23 +137,23 @@ class Source:
     @property
     def pooling(self) -> str:
         """The pooling of the sentence-transformers folder; the model type's, or else mean, if it names none."""
-        config = self._pooling_config()
+        config = self.pooling_config()
         if "pooling_mode" in config:
             return str(config["pooling_mode"])
         flags = [name for name, on in config.items() if name.startswith("pooling_mode_") and on]
         modes = [flag.removeprefix("pooling_mode_").split("_")[0] for flag in flags]
-        model_type = _read_json(self.encoder / "config.json").get("model_type")
+        model_type = read_json(self.encoder / "config.json").get("model_type")
         return "+".join(modes) or POOLINGS_OF.get(str(model_type), "mean")
 
-    def _pooling_config(self) -> dict[str, Any]:
+    def pooling_config(self) -> dict[str, Any]:
         """The config of the Pooling module; empty if there is none."""
         paths = [entry["path"] for entry in self.modules if entry["type"].endswith("Pooling")]
-        return _read_json(self.folder / paths[0] / "config.json") if paths else {}
+        return read_json(self.folder / paths[0] / "config.json") if paths else {}
 
     @property
     def prompt(self) -> str:
         """The text that sentence-transformers puts before every text by default; empty if the folder names none."""
-        config = _read_json(self.folder / "config_sentence_transformers.json")
+        config = read_json(self.folder / "config_sentence_transformers.json")
         name, prompts = config.get("default_prompt_name"), config.get("prompts")
         if name is None:
             return ""
@@ -163,7 +163,7 @@ class Source:
                 f"{self.folder}/config_sentence_transformers.json has the default prompt {name!r:.60}, which is none "
                 "of its prompts; correct default_prompt_name."
             )
-        if prompt and self._pooling_config().get("include_prompt") is False:
+        if prompt and self.pooling_config().get("include_prompt") is False:
             raise BadCheckpoint(
                 f"{self.folder} pools its tokens without those of its default prompt (include_prompt is false), which "
                 "kprune cannot do; set default_prompt_name to null."
@@ -173,7 +173,7 @@ class Source:
     @property
     def max_length(self) -> int | None:
         """The length at which sentence-transformers truncates; None if the folder sets none."""
-        length = _read_json(self.encoder / "sentence_bert_config.json").get("max_seq_length")
+        length = read_json(self.encoder / "sentence_bert_config.json").get("max_seq_length")
         return length if isinstance(length, int) and length > 0 else None
 
     def load_config(self) -> PreTrainedConfig:
@@ -216,7 +216,7 @@ class Source:
         return tokenizer
 
     def _transformer_task(self) -> str:
-        return str(_read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction"))
+        return str(read_json(self.encoder / "sentence_bert_config.json").get("transformer_task", "feature-extraction"))
 
     def class_of(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         """The model class that the config names, or the bare encoder's class."""
@@ -262,7 +262,7 @@ class Source:
 
     def _require_labels(self) -> None:
         """Raise if the config declares more labels than any weight is wide, before transformers names each label."""
-        labels = _read_json(self.encoder / "config.json").get("num_labels")
+        labels = read_json(self.encoder / "config.json").get("num_labels")
         widest = max(chain.from_iterable(self._shapes().values()), default=None)
         if isinstance(labels, int) and widest is not None and labels > widest:
             raise BadCheckpoint(
@@ -279,7 +279,7 @@ class Source:
 
     def require_weights(self, config: PreTrainedConfig) -> None:
         """Raise if weights are missing, or are another model's; reads only their headers."""
-        absent = [file for file in self._weights_files() if not file.is_file()]
+        absent = [file for file in self.weights_files() if not file.is_file()]
         if absent:
             raise BadCheckpoint(f"the weights {absent[0]} are missing; restore or download the folder again.")
         self.require_layers(config)
@@ -300,11 +300,11 @@ class Source:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the stored weights; empty if there are none."""
-        return validation.tensor_shapes([file for file in self._weights_files() if file.is_file()])
+        return validation.tensor_shapes([file for file in self.weights_files() if file.is_file()])
 
-    def _weights_files(self) -> list[Path]:
+    def weights_files(self) -> list[Path]:
         """The files with the weights, which must be in the encoder's folder."""
-        if _read_json(self.encoder / "config.json").get("transformers_weights") is not None:
+        if read_json(self.encoder / "config.json").get("transformers_weights") is not None:
             raise BadCheckpoint(
                 f"{self.encoder}/config.json names other weights (transformers_weights), and kprune reads only "
                 "model.safetensors; rename them."
@@ -312,7 +312,7 @@ class Source:
         index = self.encoder / "model.safetensors.index.json"
         if (self.encoder / "model.safetensors").exists() or not index.exists():
             return [self.encoder / "model.safetensors"]
-        names = _read_json(index).get("weight_map")
+        names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise BadCheckpoint(f"{index} has no map from weights to files; restore it.")
         for name in names.values():
@@ -339,12 +339,3 @@ def reading(folder: Path) -> Iterator[None]:
         raise BadCheckpoint(
             f"cannot load {folder}: {reason.rstrip('.')}; restore or download the folder again."
         ) from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no file or no object."""
-    try:
-        content = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path} is not JSON ({error}); restore it.") from error
-    return content if isinstance(content, dict) else {}

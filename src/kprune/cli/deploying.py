@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from kprune.cli.options import (
     test_split_option,
 )
 from kprune.deploy.runtimes import RUNTIMES
-from kprune.deploy.targets import TARGETS
+from kprune.deploy.targets import LAYOUTS, TARGETS
 from kprune.errors import BadOptions, KpruneError
 
 if TYPE_CHECKING:
@@ -107,8 +106,21 @@ def _draw(result: Bench, picture: Path) -> None:
 @click.command("export", cls=Work)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)
+@click.option("--to", type=click.Choice(list(TARGETS)), help="Runtime of the graph.  [default: onnx]")
+@click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="plain",
+    show_default=True,
+    help="hub: weights and the graphs of all runtimes, in float32 and int8, where servers look for them.",
+)
 @click.option("--int8", is_flag=True, help="Quantise the weights; --task, --data or --text measure the cost.")
+@click.option(
+    "--int8-max-drop",
+    type=float,
+    metavar="POINTS",
+    help="Leave the most sensitive matrices in float32 until int8 loses at most this on the data.",
+)
 @overwrite_option
 @data_options
 @device_option
@@ -117,8 +129,10 @@ def _draw(result: Bench, picture: Path) -> None:
 def export_command(
     model: str,
     out_folder: Path,
-    to: str,
+    to: str | None,
+    layout: str,
     int8: bool,
+    int8_max_drop: float | None,
     overwrite: bool,
     device: str | None,
     as_json: bool,
@@ -127,28 +141,29 @@ def export_command(
     """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
     if device:
         raise BadOptions("exported graphs run on the CPU; leave --device out.")
+    if layout == "hub" and to:
+        raise BadOptions("the hub layout has the graphs of all runtimes; leave --to out.")
     from kprune.checkpoints.atomic import require_writable
     from kprune.checkpoints.source import Source, fetch
     from kprune.jobs.export_checkpoint import export_checkpoint
     from kprune.report.bars import out, progress_bar
-    from kprune.report.summary import print_evaluation
+    from kprune.report.summary import print_export_result
 
     data = take_data_options(options)
     require_writable(out_folder, overwrite=overwrite)
     source = Source(fetch(model), name=model)
-    exported, evaluation = export_checkpoint(
-        source, out_folder, data, to=to, int8=int8, overwrite=overwrite, show_progress=progress_bar
+    result = export_checkpoint(
+        source,
+        out_folder,
+        data,
+        to=to or "onnx",
+        int8=int8,
+        layout=layout,
+        int8_max_drop=int8_max_drop,
+        overwrite=overwrite,
+        show_progress=progress_bar,
     )
     if as_json:
-        result = {**asdict(exported), "folder": str(exported.folder), "file": str(exported.file)}
-        click.echo(json.dumps({**result, "evaluation": evaluation.as_json() if evaluation else None}))
-        return
-    before, after = exported.bytes
-    out.print(
-        f"{exported.file}: {after / 1e6:.1f} MB ({before / 1e6:.1f} MB as safetensors); on {exported.texts} texts its "
-        f"outputs differ from torch's by at most {exported.difference:.2g}.",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if evaluation is not None:
-        print_evaluation(evaluation, f"{to} int8" if int8 else to, "torch", out)
+        click.echo(json.dumps(result.as_json(), default=str))
+    else:
+        print_export_result(result, out)

@@ -16,8 +16,9 @@ def graph_card(
     texts: int,
     inputs: list[str],
     outputs: list[str],
+    note: str = "",
 ) -> str:
-    """Markdown with code that runs the graph; `folder` is the subfolder of the graph."""
+    """Markdown with code that runs the graph; `folder` is the subfolder of the graph, `note` a sentence on it."""
     file, tokenizer = (f"{folder}/{name}" if folder else name for name in (target.file, "tokenizer.json"))
     weights = "int8 weights" if int8 else "float32"
     reads_text = "input_ids" in inputs
@@ -26,7 +27,7 @@ def graph_card(
     body = f"""# {source}, for {target.title}
 
 `{file}` holds the graph of `{source}` ({weights}), for any {sizes}. On {texts} {items}
-its outputs ({", ".join(outputs)}) differ from torch's by at most {difference:.2g}.
+its outputs ({", ".join(outputs)}) differ from torch's by at most {difference:.2g}. {note}
 
 ```python
 {target.usage.format(file=file)}

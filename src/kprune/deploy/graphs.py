@@ -16,20 +16,37 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from kprune.models.outputs import POOLINGS_OF
+from kprune.models.outputs import POOLINGS_OF, embed
 from kprune.models.passes import run
+
+SENTENCE_EMBEDDING = "sentence_embedding"
+"""Name of the pooled, normalised output; servers look for it by this name."""
 
 Run = Callable[[Mapping[str, Tensor]], list[Tensor]]
 """A model that is ready to run: inputs by name to outputs in the order of `output_names`."""
 
 
-def output_names(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> list[str]:
-    """Names of a model's outputs, in order; a pooler output is left out unless it is the usual embedding."""
-    with torch.no_grad():
-        outputs = run(model, inputs)
-    names = [name for name, value in outputs.items() if isinstance(value, Tensor)]
+def output_values(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], pooling: str | None = None
+) -> dict[str, Tensor]:
+    """A model's outputs by name, in order; a pooler output is left out unless it is the usual embedding.
+
+    With a `pooling`, the pooled and normalised sentence embedding comes last.
+    """
+    outputs = run(model, inputs)
+    values = {name: value for name, value in outputs.items() if isinstance(value, Tensor)}
     is_embedding = POOLINGS_OF.get(model.config.model_type) == "pooler"
-    return [name for name in names if name != "pooler_output" or is_embedding or len(names) == 1]
+    if "pooler_output" in values and not is_embedding and len(values) > 1:
+        del values["pooler_output"]
+    if pooling is not None:
+        values[SENTENCE_EMBEDDING] = embed(outputs, inputs["attention_mask"].bool(), pooling)
+    return values
+
+
+@torch.no_grad()
+def output_names(model: PreTrainedModel, inputs: Mapping[str, Tensor], pooling: str | None = None) -> list[str]:
+    """Names of a model's outputs, in the order of its graph."""
+    return list(output_values(model, inputs, pooling))
 
 
 def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, Any]:
@@ -42,6 +59,11 @@ def numpy_inputs(inputs: Mapping[str, Tensor], names: list[str]) -> dict[str, An
 def graph_files(path: Path) -> list[Path]:
     """The files of an exported graph; OpenVINO keeps its weights in a second file."""
     return [file for file in (path, path.with_suffix(".bin")) if file.is_file()]
+
+
+def graph_bytes(path: Path) -> int:
+    """Size of an exported graph on disk."""
+    return sum(file.stat().st_size for file in graph_files(path))
 
 
 def served_model(model: PreTrainedModel, graph: Run, outputs: list[str]) -> PreTrainedModel:

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kprune.deploy.graphs import Run, numpy_inputs, output_names, silence_exporters
+from kprune.deploy.graphs import Run, numpy_inputs, output_names, output_values, silence_exporters
 from kprune.errors import KpruneError
 from kprune.models.example_inputs import FIXED_INPUTS
-from kprune.models.passes import run
 
 MAX_BYTES = 2**31
 """Size limit of a protobuf message, and so of an ONNX file with its weights."""
 
 
-def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool) -> None:
-    """Write a model as an ONNX file; `inputs` are an example of what it reads."""
+class Quantizer(Protocol):
+    """Writes an int8 graph of a float32 one, and describes for the card what it left in float32."""
+
+    def __call__(self, float_file: Path, path: Path) -> None: ...
+
+    def describe(self) -> str: ...
+
+
+def write(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    path: Path,
+    *,
+    int8: bool,
+    quantizer: Quantizer | None = None,
+) -> None:
+    """Write a model as an ONNX file; `inputs` are an example of what it reads.
+
+    `quantizer` writes the int8 graph of a float32 graph; by default all weights are quantised.
+    """
     if not int8:
         to_onnx(model, inputs, path)
         return
     with TemporaryDirectory(dir=path.parent) as folder:
         float_file = Path(folder) / path.name
         to_onnx(model, inputs, float_file)
-        quantize(float_file, path)
+        (quantizer or quantize)(float_file, path)
 
 
 def start(path: Path, threads: int | None) -> Run:
@@ -55,17 +72,20 @@ def start(path: Path, threads: int | None) -> Run:
 class _TensorModel(nn.Module):
     """A model whose inputs and outputs are tensors in a fixed order."""
 
-    def __init__(self, model: PreTrainedModel, inputs: list[str], outputs: list[str]) -> None:
+    def __init__(self, model: PreTrainedModel, inputs: list[str], pooling: str | None) -> None:
         super().__init__()
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self.model, self.inputs, self.pooling = model, inputs, pooling
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = run(self.model, dict(zip(self.inputs, tensors, strict=True)))
-        return tuple(outputs[name] for name in self.outputs)
+        inputs = dict(zip(self.inputs, tensors, strict=True))
+        return tuple(output_values(self.model, inputs, self.pooling).values())
 
 
-def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) -> None:
-    """Write a model as ONNX in float32, for any batch and length; `inputs` are an example of what it reads."""
+def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, pooling: str | None = None) -> None:
+    """Write a model as ONNX in float32, for any batch and length; `inputs` are an example of what it reads.
+
+    With a `pooling`, the graph has the sentence embedding as a further output.
+    """
     import onnx
 
     if 4 * model.num_parameters() >= MAX_BYTES:
@@ -76,11 +96,11 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) ->
     model = copy.deepcopy(model).float().cpu().eval().requires_grad_(False)
     model.set_attn_implementation("eager")  # sdpa adds operators that guard its softmax and cost time
     inputs = {name: value.cpu() for name, value in inputs.items()}
-    outputs = output_names(model, inputs)
+    outputs = output_names(model, inputs, pooling)
     axes = [{0: "batch"} if name in FIXED_INPUTS else {0: "batch", 1: "length"} for name in inputs]
     with silence_exporters():
         program = torch.onnx.export(
-            _TensorModel(model, list(inputs), outputs),
+            _TensorModel(model, list(inputs), pooling),
             tuple(inputs.values()),
             dynamo=True,
             dynamic_shapes={"tensors": tuple(axes)},
@@ -95,8 +115,15 @@ def to_onnx(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path) ->
     onnx.save(graph, path)
 
 
-def quantize(float_file: Path, path: Path) -> None:
-    """Write a float32 ONNX file with int8 weights.
+def graph_outputs(path: Path) -> list[str]:
+    """Names of a graph's outputs, in order."""
+    import onnx
+
+    return [each.name for each in onnx.load(path, load_external_data=False).graph.output]
+
+
+def quantize(float_file: Path, path: Path, *, only: Sequence[str] | None = None, exclude: Sequence[str] = ()) -> None:
+    """Write a float32 ONNX file with int8 weights: of all nodes, or `only` of some; nodes of `exclude` stay in float32.
 
     ONNX Runtime quantizes activations while it runs, per tensor, so no sample is needed.
     """
@@ -106,7 +133,14 @@ def quantize(float_file: Path, path: Path) -> None:
     model = onnx.load(float_file)
     del model.graph.value_info[:]  # the quantizer fails on shapes that the exporter stores here
     with silence_exporters():
-        quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(
+            model,
+            path,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            nodes_to_quantize=list(only or ()),
+            nodes_to_exclude=list(exclude),
+        )
 
 
 def add_bias_last(graph: Any) -> None:

@@ -69,6 +69,8 @@ run = lambda feed: [compiled(feed)[each] for each in compiled.outputs]""",
     int8_packages=("nncf",),
 )
 TARGETS = {target.name: target for target in (ONNX, OPENVINO)}
+LAYOUTS = ("plain", "hub")
+"""Layouts of an exported folder: one graph where the weights were, or all graphs where servers look for them."""
 
 
 def target_named(name: str) -> Target:

@@ -140,7 +140,7 @@ POOLINGS_OF = {
 """The usual pooling of bare models by model type; the mean of all others."""
 
 
-def _pooled(outputs: Any, batch: Batch, pooling: str) -> Tensor:
+def embed(outputs: Any, mask: Tensor, pooling: str) -> Tensor:
     """Normalised embeddings, (examples, d): the model's own, if it has a projection or with `pooler`, or pooled."""
     for name in ("image_embeds", "text_embeds", *(["pooler_output"] if pooling == "pooler" else [])):
         own: Tensor | None = getattr(outputs, name, None)
@@ -148,14 +148,14 @@ def _pooled(outputs: Any, batch: Batch, pooling: str) -> Tensor:
             return torch.nn.functional.normalize(own, dim=-1)
     if pooling == "pooler":
         raise UnsupportedModel("the model has no pooled output; use the pooling cls or mean.")
-    return pool(outputs.last_hidden_state, batch.mask, pooling)
+    return pool(outputs.last_hidden_state, mask, pooling)
 
 
 def _embedding(pooling: str) -> OutputKind:
     return OutputKind(
         "embedding",
         is_distribution=False,
-        read=lambda outputs, batch: _rows(_pooled(outputs, batch, pooling)[:, None, :], batch),
+        read=lambda outputs, batch: _rows(embed(outputs, batch.mask, pooling)[:, None, :], batch),
         averages_tokens=pooling == "mean",
     )
 

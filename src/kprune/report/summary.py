@@ -7,6 +7,7 @@ from rich.console import Console
 from kprune.checkpoints.inspection import Inspection
 from kprune.deploy.benchmark import Bench, Timing
 from kprune.evaluation.evaluator import Evaluation
+from kprune.jobs.export_checkpoint import ExportResult
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
 
 
@@ -36,6 +37,24 @@ def print_evaluation(result: Evaluation, name: str, other: str, console: Console
     console.print(evaluation_table(result, name, other))
     for note in result.notes:
         console.print(f"Note: {note}", highlight=False, soft_wrap=True)
+
+
+def print_export_result(result: ExportResult, console: Console) -> None:
+    """Print a sentence per graph on its size and its difference from torch, then what the evaluated graph loses."""
+    exported = result.exported
+    for graph in exported.graphs:
+        console.print(
+            f"{graph.file}: {graph.bytes / 1e6:.1f} MB ({exported.bytes[0] / 1e6:.1f} MB as safetensors); on "
+            f"{exported.texts} texts its outputs differ from torch's by at most {graph.difference:.2g}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if result.evaluation is not None:
+        evaluated = exported.quantized or exported.graphs[0]
+        name = f"{evaluated.target} int8" if evaluated.int8 else evaluated.target
+        print_evaluation(result.evaluation, name, "torch", console)
+    if result.int8 is not None:
+        console.print(result.int8.describe(), highlight=False, soft_wrap=True)
 
 
 def print_bench(result: Bench, console: Console) -> None:

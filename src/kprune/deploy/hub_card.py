@@ -1,0 +1,139 @@
+"""The README of a folder in the hub layout: its graphs, and one snippet for each program that loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kprune.checkpoints.card import with_front_matter
+from kprune.deploy import hub_snippets as snippets
+from kprune.deploy.exported import Graph
+from kprune.deploy.graphs import SENTENCE_EMBEDDING
+from kprune.deploy.hub_folder import Served
+
+TASKS = {
+    "ForSequenceClassification": "SequenceClassification",
+    "ForTokenClassification": "TokenClassification",
+    "ForQuestionAnswering": "QuestionAnswering",
+    "ForMaskedLM": "MaskedLM",
+}
+"""The end of a class name, and the task by which optimum and transformers.js name their classes."""
+SERVER_POOLINGS = ("mean", "cls", "lasttoken")
+"""Poolings that Text Embeddings Inference reads from 1_Pooling."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """How one program loads the folder."""
+
+    title: str
+    language: str
+    code: str
+
+
+def hub_card(
+    served: Served,
+    folder: str,
+    graphs: Sequence[Graph],
+    texts: int,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    note: str = "",
+) -> str:
+    """Markdown for a folder's README; its snippets run in the folder that contains `folder`.
+
+    `note` is a sentence on the int8 graph.
+    """
+    rows = [
+        f"| `{'/'.join(graph.file.parts[-2:])}` | {'int8 weights' if graph.int8 else 'float32'} | "
+        f"{graph.bytes / 1e6:.1f} | {graph.difference:.2g} |"
+        for graph in graphs
+    ]
+    paragraphs = [
+        f"# {served.source.title}, for servers and runtimes",
+        f"""The graphs read {_code_list(inputs)}, for any batch and length.
+They give {_code_list(outputs)}. The tokenizer truncates at {served.max_length} tokens.
+The difference from torch is the largest on {texts} texts of mixed length.""",
+        "\n".join(["| graph | weights | MB | difference |", "|---|---|---|---|", *rows]),
+        note,
+        _embedding_notes(served) if served.pooling else "",
+        """`model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`;
+graphs need no kprune.""",
+        f"## Load\n\nRun these snippets in the folder that contains `{folder}`.",
+        *(
+            f"### {section.title}\n\n```{section.language}\n{section.code.strip()}\n```"
+            for section in sections(served, folder)
+        ),
+    ]
+    return with_front_matter(
+        "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n",
+        library_name="sentence-transformers" if served.sentence_class else "transformers",
+        tags=["kprune", "onnx", "openvino"],
+    )
+
+
+def _code_list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _embedding_notes(served: Served) -> str:
+    """Sentences on the pooled output and on the default prompt."""
+    pooled = f"""`{SENTENCE_EMBEDDING}` is the normalised embedding ({served.pooling} pooling). Programs that read it do
+not pool themselves."""
+    if not served.source.prompt:
+        return pooled
+    return f"""{pooled} sentence-transformers puts {served.source.prompt!r} before every text; with other programs,
+add it to the texts."""
+
+
+def sections(served: Served, folder: str) -> list[Section]:
+    """A section for each program that can load the folder."""
+    found = list(_embedder_sections(served) if served.pooling else _task_sections(served))
+    return [Section(each.title, each.language, each.code.replace("FOLDER", folder)) for each in found]
+
+
+def _embedder_sections(served: Served) -> Iterator[Section]:
+    if served.sentence_class is not None:
+        yield Section("sentence-transformers, torch", "python", snippets.SENTENCE_TRANSFORMER)
+        yield Section("sentence-transformers, onnx", "python", snippets.SENTENCE_TRANSFORMER_ONNX)
+        yield Section("sentence-transformers, openvino", "python", snippets.SENTENCE_TRANSFORMER_OPENVINO)
+    yield from _graph_sections(SENTENCE_EMBEDDING, snippets.TEXTS)
+    code = snippets.OPTIMUM.replace("TASK", "FeatureExtraction").replace("OUTPUT", "last_hidden_state")
+    yield Section("optimum", "python", code.replace("ENCODED", snippets.ENCODED_TEXTS))
+    code = snippets.JAVASCRIPT.replace("CLASS", "AutoModel").replace("OUTPUT", SENTENCE_EMBEDDING)
+    yield Section("transformers.js", "javascript", code.replace("TEXTS", snippets.SCRIPT_TEXTS))
+    if served.sentence_class is not None:
+        width = str(served.model.config.hidden_size)
+        yield Section("fastembed", "python", snippets.FASTEMBED.replace("WIDTH", width))
+    # The graph pools; the option only replaces a pooling that the server does not know.
+    option = "" if served.pooling in SERVER_POOLINGS else " --pooling mean"
+    yield Section("Text Embeddings Inference", "bash", snippets.SERVER + option)
+
+
+def _task_sections(served: Served) -> Iterator[Section]:
+    name = type(served.model).__name__
+    task = next((task for end, task in TASKS.items() if name.endswith(end)), "FeatureExtraction")
+    reads_pairs = served.sentence_class == "CrossEncoder" or task == "QuestionAnswering"
+    texts, encoded, script_texts = (
+        (snippets.ZIPPED_PAIRS, snippets.ENCODED_PAIRS, snippets.SCRIPT_PAIRS)
+        if reads_pairs
+        else (snippets.TEXTS, snippets.ENCODED_TEXTS, snippets.SCRIPT_TEXTS)
+    )
+    output = "start_logits" if task == "QuestionAnswering" else "logits"
+    if served.sentence_class == "CrossEncoder":
+        yield Section("sentence-transformers, torch", "python", snippets.CROSS_ENCODER)
+        yield Section("sentence-transformers, onnx", "python", snippets.CROSS_ENCODER_ONNX)
+    code = snippets.TRANSFORMERS.replace("CLASS", name).replace("OUTPUT", output)
+    yield Section("transformers, torch", "python", code.replace("ENCODED", encoded))
+    yield from _graph_sections(output, texts)
+    code = snippets.OPTIMUM.replace("TASK", task).replace("OUTPUT", output)
+    yield Section("optimum", "python", code.replace("ENCODED", encoded))
+    code = snippets.JAVASCRIPT.replace("CLASS", f"AutoModelFor{task}").replace("OUTPUT", output)
+    yield Section("transformers.js", "javascript", code.replace("TEXTS", script_texts))
+    if task == "SequenceClassification":
+        yield Section("Text Embeddings Inference", "bash", snippets.SERVER)
+
+
+def _graph_sections(output: str, texts: str) -> Iterator[Section]:
+    for title, code in (("ONNX Runtime", snippets.ONNX_RUNTIME), ("OpenVINO", snippets.OPENVINO)):
+        yield Section(title, "python", code.replace("OUTPUT", output).replace("TEXTS", texts))

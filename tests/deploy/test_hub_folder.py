@@ -1,0 +1,126 @@
+"""Files of the hub layout beside the graphs: what is written, and which models are refused."""
+
+import json
+
+import hub_sources
+import pytest
+import tiny
+import zoo
+from sentence_transformers.sentence_transformer.modules import Pooling
+from task_data import load_decoder_tokenizer, load_tokenizer, word_tokenizer
+from transformers import AutoConfig, AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+from kprune.checkpoints.source import Source
+from kprune.deploy.hub_folder import Served, config_entries, require_servable
+from kprune.deploy.hub_modules import POOLING_FLAGS, pooling_config
+from kprune.deploy.hub_tokenizer import padded, require_same_tokens, write_tokenizer
+from kprune.errors import KpruneError, UnsupportedModel
+
+
+@pytest.fixture
+def source(tmp_path) -> Source:
+    """A folder of transformers with a config only; tests pass other models with it."""
+    hub_sources.write_json(tmp_path / "config.json", {"model_type": "bert"})
+    return Source(tmp_path, name="mine")
+
+
+def served(source, model, **changes) -> Served:
+    values = {"tokenizer": load_tokenizer(), "pooling": None, "max_length": 48}
+    return Served(source, model, **{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "sentence"),
+    [
+        ("vit", None, "the hub layout is for models of text, and mine reads pixel_values; use --layout plain."),
+        ("llama", "causal language model", "mine generates text, and its graph has no cache"),
+    ],
+)
+def test_models_that_servers_cannot_run_are_refused(family, kind, sentence, source):
+    with pytest.raises(UnsupportedModel, match=sentence):
+        require_servable(source, zoo.build(family, kind))
+
+
+def test_an_encoder_with_a_decoder_is_refused(source):
+    config = T5Config(vocab_size=99, **zoo.T5)
+    model = T5ForConditionalGeneration(config)
+    with pytest.raises(UnsupportedModel, match="mine has a decoder, and graphs hold only the encoder"):
+        require_servable(source, model)
+
+
+def test_modules_that_change_embeddings_are_refused(source):
+    modules = [("", "sentence_transformers.models.Transformer"), ("2_Dense", "sentence_transformers.models.Dense")]
+    hub_sources.write_json(source.folder / "modules.json", [{"path": path, "type": kind} for path, kind in modules])
+    with pytest.raises(UnsupportedModel, match=r"mine has the module 2_Dense \(Dense\), which graphs do not hold"):
+        require_servable(Source(source.folder, name="mine"), tiny.tiny_model("bert", "embedding"))
+
+
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, "gpt2", "t5", "deberta-v2", "modernbert"])
+def test_sizes_have_the_names_that_servers_read_and_the_config_is_the_same(family, source):
+    kind = "embedding" if family == "t5" else "classification"
+    model = zoo.build(family, kind)
+    written = {**json.loads(model.config.to_json_string(use_diff=False)), **config_entries(served(source, model))}
+    names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "max_position_embeddings": "n_positions"}
+    for name, alias in names.items():
+        assert (name in written) != (alias in written), name
+    assert written.get("hidden_size", written.get("n_embd")) == model.config.hidden_size
+    assert written.get("num_hidden_layers", written.get("n_layer")) == 3
+    hub_sources.write_json(source.folder / "config.json", written)
+    read = AutoConfig.from_pretrained(source.folder)
+    before = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+    del before["_name_or_path"]
+    assert {name: read.to_dict().get(name) for name in before} == before
+
+
+def test_labels_are_written_even_where_transformers_leaves_them_out(source):
+    """Two classes without names are the default, which transformers does not write."""
+    model = tiny.tiny_model("bert", "classification", num_labels=2)
+    assert "id2label" not in json.loads(model.config.to_json_string())
+    entries = config_entries(served(source, model))
+    assert entries["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert entries["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+    assert entries["architectures"] == ["BertForSequenceClassification"]
+
+
+@pytest.mark.parametrize("mode", list(POOLING_FLAGS))
+@pytest.mark.parametrize("schema", ["old", "new"])
+def test_pooling_is_read_by_the_old_schema_and_by_the_new_one(mode, schema, tmp_path):
+    given = (
+        {"pooling_mode": mode}
+        if schema == "new"
+        else {name: name == POOLING_FLAGS[mode] for name in POOLING_FLAGS.values()}
+    )
+    written = pooling_config(given, "mean", 32)
+    assert [flag for flag in POOLING_FLAGS.values() if written[flag]] == [POOLING_FLAGS[mode]]
+    hub_sources.write_json(tmp_path / "config.json", written)
+    read = Pooling.load(str(tmp_path))
+    assert (read.pooling_mode, read.embedding_dimension, read.include_prompt) == (mode, 32, True)
+
+
+def test_a_tokenizer_truncates_and_pads_for_every_reader(tmp_path):
+    tokenizer = load_tokenizer()
+    before = {"max_length": 7, "tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["[X]"]}
+    tokenizer.save_pretrained(tmp_path)
+    hub_sources.write_json(tmp_path / "tokenizer_config.json", before)
+    write_tokenizer(tokenizer, tmp_path, max_length=12, inputs=["input_ids", "attention_mask"])
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert "max_length" not in config
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert config["additional_special_tokens"] == ["[X]"]
+    assert (config["model_max_length"], config["pad_token"]) == (12, "[PAD]")
+    read = AutoTokenizer.from_pretrained(tmp_path)
+    assert set(read(["a", "a b"], padding=True)) == {"input_ids", "attention_mask"}
+    assert len(read("word " * 50, truncation=True)["input_ids"]) == 12
+    assert json.loads((tmp_path / "special_tokens_map.json").read_text())["cls_token"] == "[CLS]"
+
+
+def test_a_tokenizer_that_changes_is_noticed(tmp_path):
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(KpruneError, match="the tokenizer changes when it is written"):
+        require_same_tokens(load_tokenizer(), tmp_path, ["A text."], max_length=12)
+
+
+def test_the_end_of_text_token_pads_and_a_tokenizer_without_both_is_refused():
+    assert padded(load_decoder_tokenizer()).pad_token == "<end>"
+    with pytest.raises(UnsupportedModel, match="neither a padding token nor an end-of-text token"):
+        padded(word_tokenizer(has_end=False))
