@@ -24,6 +24,7 @@ from fast_clock import install_fast_clock
 from task_data import load_tokenizer, write_data
 
 import kprune as package
+from kprune.cli.config_file import read_options
 from kprune.cli.main import main
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import TASKS
@@ -339,7 +340,23 @@ def test_code_runs(fence, workspace, inputs, monkeypatch, capsys):
     exec(compile(code, str(ROOT / fence.document), "exec"), {**prepared, "Family": Family, "Block": Block})
 
 
-@pytest.mark.parametrize("fence", named([fence for fence in FENCES if fence.language == "toml"]))
+TOML = [fence for fence in FENCES if fence.language == "toml"]
+
+
+def is_config(fence: Fence) -> bool:
+    """Whether a block is a kprune.toml, not a grid."""
+    return set(tomllib.loads(fence.content)) <= set(main.commands)
+
+
+@pytest.mark.parametrize("fence", named([fence for fence in TOML if is_config(fence)]))
+def test_files_of_options_are_read(fence, tmp_path):
+    (tmp_path / "kprune.toml").write_text(fence.content)
+    for name in tomllib.loads(fence.content):
+        context = click.Context(main.commands[name], info_name=name, parent=click.Context(main))
+        assert read_options(context, tmp_path / "kprune.toml"), fence.name
+
+
+@pytest.mark.parametrize("fence", named([fence for fence in TOML if not is_config(fence)]))
 def test_grids_are_read(fence, tmp_path):
     (tmp_path / "grid.toml").write_text(fence.content)
     grid = Grid(**read_grid(tmp_path / "grid.toml"))

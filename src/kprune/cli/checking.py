@@ -13,7 +13,14 @@ from kprune.cli.group import Work
 from kprune.cli.options import json_option
 
 
-@click.command("check", cls=Work)
+@click.command(
+    "check",
+    cls=Work,
+    examples=(
+        "kprune check MODEL",
+        "kprune check MODEL --text sentences.txt  # on your own text",
+    ),
+)
 @click.argument("model")
 @click.option("--text", type=click.Path(path_type=Path), help="Run on lines of this file.  [default: built-in text]")
 @json_option

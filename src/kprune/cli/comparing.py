@@ -13,7 +13,14 @@ from kprune.cli.options import json_option
 from kprune.errors import BadOptions, KpruneError
 
 
-@click.command("compare", cls=Work)
+@click.command(
+    "compare",
+    cls=Work,
+    examples=(
+        "kprune compare results.jsonl --model sst2=MODEL --method kprune --method kwon --reduction 0.4 --reduction 0.6",
+        "kprune compare results.jsonl --grid grid.toml",
+    ),
+)
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--grid", "grid_file", type=click.Path(path_type=Path), help="TOML file for what options do not set.")
 @click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it.")
@@ -52,7 +59,14 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
         raise KpruneError("every cell failed; the lines above have the reasons. The next run tries them again.")
 
 
-@click.command("plot", cls=Work)
+@click.command(
+    "plot",
+    cls=Work,
+    examples=(
+        "kprune plot results.jsonl pictures",
+        "kprune plot results.jsonl pictures --format svg",
+    ),
+)
 @click.argument("results", type=click.Path(path_type=Path, exists=True))
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)

@@ -11,7 +11,14 @@ from kprune.cli.group import Work
 from kprune.cli.options import json_option
 
 
-@click.command("demo", cls=Work)
+@click.command(
+    "demo",
+    cls=Work,
+    examples=(
+        "kprune demo",
+        "kprune demo demo --reduction 0.7",
+    ),
+)
 @click.argument("out_folder", metavar="[OUT]", type=click.Path(path_type=Path), default=Path("demo"))
 @click.option("--reduction", default=0.5, show_default=True, help="Share of the encoder's FLOPs to remove.")
 @click.option("--tokens", default=30_000, show_default=True, help="Real tokens to sample.")

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from kprune.deploy.benchmark import Bench
 
 
-@click.command("bench", cls=Work)
+@click.command(
+    "bench",
+    cls=Work,
+    examples=(
+        "kprune bench small --against MODEL --shape 32x128 --shape 1x32",
+        "kprune bench small --against MODEL --runtime onnxruntime --threads 1",
+    ),
+)
 @click.argument("model")
 @click.option("--against", multiple=True, help="Another model; the first is the reference of speed-ups.")
 @click.option("--shape", "shapes", multiple=True, metavar="BATCHxLENGTH", default=("32x128", "1x32"), show_default=True)
@@ -104,7 +111,14 @@ def _draw(result: Bench, picture: Path) -> None:
         raise KpruneError(f"{picture} cannot be written ({error.strerror}); name another file.") from error
 
 
-@click.command("export", cls=Work)
+@click.command(
+    "export",
+    cls=Work,
+    examples=(
+        "kprune export small graph --to onnx",
+        "kprune export small graph --to openvino --int8 --text sentences.txt  # measures what int8 changes",
+    ),
+)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(list(TARGETS)), default="onnx", show_default=True)

@@ -8,28 +8,53 @@ from typing import Any
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import Decorator, apply_options
 from kprune.cli.options import (
-    apply_options,
     config_options,
     data_options,
     dtype_option,
+    evaluate_option,
     json_option,
     overwrite_option,
     parse_shape,
+    split_option,
     take_config,
     take_heal_config,
     tokens_option,
+    validation_option,
 )
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
 
 
+def _timing_options() -> tuple[Decorator, ...]:
+    """Options for the time that --speedup measures."""
+    return (
+        click.option(
+            "--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="Inputs for --speedup."
+        ),
+        click.option(
+            "--runtime",
+            type=click.Choice(list(RUNTIMES)),
+            default="torch",
+            show_default=True,
+            help="Runtime for --speedup.",
+        ),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads for --speedup.  [default: torch's]"),
+        click.option(
+            "--cache/--no-cache",
+            default=True,
+            show_default=True,
+            help="Keep the times of --speedup.",
+        ),
+    )
+
+
 def goal_options(command: Any) -> Any:
     """Options of `Goal`."""
-    runtimes = click.Choice(list(RUNTIMES))
     return apply_options(
-        command,
+        apply_options(command, _timing_options(), "advanced"),
         (
             click.option(
                 "--speedup", type=float, help="Instead: make the model this many times as fast, measured on --shape."
@@ -43,30 +68,31 @@ def goal_options(command: Any) -> Any:
                 show_default=True,
                 help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
             ),
-            click.option("--evaluate", "is_tested", is_flag=True, help="Test the result against the dense model."),
-            click.option(
-                "--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="Inputs for --speedup."
-            ),
-            click.option("--runtime", type=runtimes, default="torch", show_default=True, help="Runtime for --speedup."),
-            click.option("--threads", type=click.IntRange(min=1), help="Threads for --speedup.  [default: torch's]"),
-            click.option(
-                "--cache/--no-cache",
-                default=True,
-                show_default=True,
-                help="Keep the times of --speedup.",
-            ),
         ),
+        "how much",
     )
 
 
-@click.command("prune", cls=Work)
+@click.command(
+    "prune",
+    cls=Work,
+    examples=(
+        "kprune prune MODEL small --text sentences.txt --reduction 0.6",
+        "kprune prune MODEL small --data pairs.csv --column question --column passage --reduction 0.6  # pairs",
+        "kprune prune MODEL small --data my.csv --text-column text --label-column y --max-drop 1  # points",
+        "kprune prune MODEL small --text sentences.txt --speedup 2  # twice as fast, measured",
+        "kprune prune MODEL healed --text sentences.txt --reduction 0.6 --heal  # then train toward the dense model",
+        "zcat corpus.gz | kprune prune MODEL small --text - --reduction 0.6  # from another program",
+    ),
+)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @config_options(PruneConfig, only=["reduction"], defaults={"reduction": None})
 @goal_options
-@click.option("--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]")
+@evaluate_option
+@validation_option
 @data_options
-@click.option("--split", help="Split of the data set to sample.  [default: train]")
+@split_option("sample")
 @tokens_option
 @config_options(PruneConfig, exclude=["reduction"])
 @config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
