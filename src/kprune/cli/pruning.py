@@ -82,11 +82,15 @@ def goal_options(command: Any) -> Any:
         "kprune prune MODEL small --data my.csv --text-column text --label-column y --max-drop 1  # points",
         "kprune prune MODEL small --text sentences.txt --speedup 2  # twice as fast, measured",
         "kprune prune MODEL healed --text sentences.txt --reduction 0.6 --heal  # then train toward the dense model",
+        "kprune prune MODEL small --text sentences.txt --reduction 0.6 --dry-run  # how long, how much memory",
         "zcat corpus.gz | kprune prune MODEL small --text - --reduction 0.6  # from another program",
     ),
 )
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--dry-run", is_flag=True, help="Write nothing: say what would be removed, how long it takes, and the memory."
+)
 @config_options(PruneConfig, only=["reduction"], defaults={"reduction": None})
 @goal_options
 @evaluate_option
@@ -100,21 +104,28 @@ def goal_options(command: Any) -> Any:
 @dtype_option("Type of OUT's weights.  [default: MODEL's]")
 @overwrite_option
 @json_option
-def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, **options: Any) -> None:
+def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, dry_run: bool, **options: Any) -> None:
     """Prune MODEL (a folder or hub name) on raw text, images or sound, and write it to OUT.
 
     With torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
     """
-    _require_consistent(options, out_folder)
+    _require_consistent(options, out_folder, is_plan=dry_run)
+    if dry_run:
+        from kprune.cli.plan_run import run_plan
+
+        run_plan(model, options, as_json=as_json)
+        return
     from kprune.cli.prune_run import run_prune  # torch and transformers take seconds
 
     run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json)
 
 
-def _require_consistent(options: dict[str, Any], out_folder: Path) -> None:
+def _require_consistent(options: dict[str, Any], out_folder: Path, *, is_plan: bool) -> None:
     """Raise, before anything is fetched or read, if options contradict each other or a value is out of range."""
     if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
         raise BadOptions("pass exactly one of --reduction, --max-drop and --speedup.")
+    if is_plan and options["reduction"] is None:
+        raise BadOptions("--dry-run plans one reduction, not a search; pass --reduction.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
         raise BadOptions("--speedup is a budget of its own, for the method kprune; leave --budget and --method out.")
     if options["speedup"] is not None and options["search"] == "uniform":
