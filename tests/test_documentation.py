@@ -36,7 +36,7 @@ from kprune.jobs.results import read_results
 from kprune.models.family import Block, Family
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LAUNCHERS = ("torchrun", "accelerate")
 ONCE = ("--reduction", "--seed")
 """Repeated options of which the first value suffices."""
