@@ -86,13 +86,11 @@ def test_pairs_and_columns_are_read(checkpoint):
         package.prune(checkpoint, rows, **OPTIONS)
 
 
-def test_objects_and_keywords_are_the_same(checkpoint):
-    lines = python_documentation()[:60]
-    by_object = package.prune(
-        checkpoint, lines, PruneConfig(reduction=0.5, align=1, ridge=1e-3), run=RunConfig(), tokens=900
-    )
-    by_keyword = package.prune(checkpoint, lines, **OPTIONS)
-    assert [step.kept for step in by_object.steps] == [step.kept for step in by_keyword.steps]
+def test_objects_and_keywords_are_the_same(checkpoint, by_command, tmp_path):
+    config = PruneConfig(reduction=0.5, align=1, ridge=1e-3)
+    pruned = package.prune(checkpoint, python_documentation()[:300], config, run=RunConfig(), tokens=900)
+    package.save(pruned, tmp_path / "out")
+    assert same_weights(tmp_path / "out", by_command)
 
 
 def test_batches_take_no_options_of_text(checkpoint):
@@ -107,8 +105,6 @@ def test_progress_is_a_callback_or_a_bar_that_notebooks_have_by_default(checkpoi
     assert isinstance(seen[0], Progress)
     assert seen[-1].fraction == 1.0
     assert "pruning" not in capsys.readouterr().err  # no notebook, no bar
-    package.prune(checkpoint, lines, **OPTIONS, progress=True)
-    assert "pruning: 100%" in capsys.readouterr().err
     pretend_notebook(monkeypatch)
     package.prune(checkpoint, lines, **OPTIONS)
     assert "pruning: 100%" in capsys.readouterr().err

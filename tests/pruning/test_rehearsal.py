@@ -24,7 +24,6 @@ def rehearsed(model, batches, **changes):
         ("bert", "classification"),
         ("llama", "causal language model"),
         ("modernbert", "embedding"),
-        ("gpt2", "embedding"),
     ],
 )
 def test_every_part_takes_time(family, kind):

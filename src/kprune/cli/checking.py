@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import json_option
 
 
@@ -22,7 +23,12 @@ from kprune.cli.options import json_option
     ),
 )
 @click.argument("model")
-@click.option("--text", type=click.Path(path_type=Path), help="Run on lines of this file.  [default: built-in text]")
+@grouped(
+    "from what",
+    click.option(
+        "--text", type=click.Path(path_type=Path), help="Run on lines of this file.  [default: built-in text]"
+    ),
+)
 @json_option
 def check_command(model: str, text: Path | None, as_json: bool) -> None:
     """Check on MODEL itself that kprune can prune it.

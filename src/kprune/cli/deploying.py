@@ -11,6 +11,7 @@ import click
 
 from kprune.checkpoints.files import short_names
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import (
     data_options,
     device_option,
@@ -48,11 +49,17 @@ if TYPE_CHECKING:
     type=click.Choice(list(RUNTIMES)),
     help="Where to run.  [default: torch, and onnxruntime and openvino if they are installed]",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]")
-@click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+@grouped("advanced", click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]"))
+@grouped(
+    "advanced", click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+)
 @dtype_option("Type of the weights, for torch.  [default: float32 on a CPU, the model's own on a GPU]")
-@click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+@grouped(
+    "advanced", click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
+)
+@grouped(
+    "output", click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+)
 @json_option
 def bench_command(
     model: str,
