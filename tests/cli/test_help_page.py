@@ -46,6 +46,14 @@ def test_every_option_is_under_one_heading(name):
             assert len([words for words in entries if {*words[: len(param.opts)]} & {*param.opts}]) == 1, param.opts
 
 
+def test_help_has_a_short_name_and_names_every_command():
+    page = kprune("-h").stdout
+    assert page == kprune("--help").stdout
+    assert [name for name in main.commands if f"  {name} " not in page] == []
+    assert "`kprune COMMAND --help`" in page
+    assert kprune("prune", "-h").stdout == kprune("prune", "--help").stdout
+
+
 def test_what_is_needed_most_comes_first():
     page = kprune("prune", "--help").stdout
     places = [page.index(f"\n{heading}:") for heading in ("How much", "From what", "Healing", "Output", "Advanced")]
