@@ -64,9 +64,9 @@ def settings_page() -> str:
 
 
 def python_page() -> str:
-    """The public names with their signatures and docstrings."""
+    """The public names with their signatures and docstrings, functions first."""
     parts = ["# Python", "", "All names are attributes of the module `kprune`.", ""]
-    for name in kprune.__all__:
+    for name in sorted(kprune.__all__, key=lambda name: inspect.isclass(getattr(kprune, name))):
         value = getattr(kprune, name)
         if name == "Settings" or not (inspect.isclass(value) or inspect.isfunction(value)):
             continue
