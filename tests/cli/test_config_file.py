@@ -73,11 +73,11 @@ def test_another_file_is_named_by_an_option(parse):
     [
         (
             "[prune]\nreductoin = 0.5",
-            "kprune.toml, [prune], has the unknown key 'reductoin'; did you mean 'reduction'?",
+            "kprune.toml, [prune], has the unknown key 'reductoin'; the nearest is 'reduction'.",
         ),
         ("[prune]\nzzz = 1", "has the unknown key 'zzz'; known are "),
         ("[prune]\nconfig = 'a'", "has the unknown key 'config'"),
-        ("[prnue]\ntokens = 5", "has the section [prnue], which is no command; did you mean 'prune'?"),
+        ("[prnue]\ntokens = 5", "has the section [prnue], which is no command; the nearest is 'prune'."),
         ("tokens = 5", "kprune.toml has 'tokens' outside of a section; put it below [prune]."),
         ("[prune", "kprune.toml is not TOML"),
         ("[prune]\ntokens = true", "kprune.toml, [prune], tokens is True, but must be a value, not true or false."),

@@ -91,7 +91,7 @@ def _options_by_key(command: click.Command) -> dict[str, click.Option]:
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
     close = get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return f"the nearest is {close[0]!r}" if close else f"known are {', '.join(known)}"
 
 
 def _value(option: click.Option, value: Any, place: str) -> Any:
