@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint types clean
+.PHONY: demo test quick lint types docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +15,10 @@ $(VENV)/demo.stamp: $(BIN)/activate pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(BIN)/activate pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[test]'
+	touch $@
+
+$(VENV)/docs.stamp: $(BIN)/activate pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
 	touch $@
 
 demo: $(VENV)/demo.stamp
@@ -39,5 +43,9 @@ lint: $(VENV)/test.stamp
 types: $(VENV)/test.stamp
 	$(BIN)/mypy
 
+# The site is in site/; a link or an anchor that leads nowhere is an error.
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

@@ -24,6 +24,7 @@ from fast_clock import install_fast_clock
 from task_data import load_tokenizer, write_data
 
 import kprune as package
+from kprune.cli.config_file import read_options
 from kprune.cli.main import main
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import TASKS
@@ -35,7 +36,7 @@ from kprune.jobs.results import read_results
 from kprune.models.family import Block, Family
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LAUNCHERS = ("torchrun", "accelerate")
 ONCE = ("--reduction", "--seed")
 """Repeated options of which the first value suffices."""
@@ -283,6 +284,8 @@ def workspace(inputs, tmp_path, monkeypatch) -> Path:
 def outputs_of(words: list[str]) -> set[str]:
     """Files and folders that a command writes, and that must not exist before."""
     verb, *others = words
+    if "--dry-run" in others:
+        return set()
     positional = {"prune": 1, "export": 1, "plot": 1, "compare": 0}.get(verb)
     kept = {others[place + 1] for place, word in enumerate(others) if word == "--checkpoint"}
     return kept if positional is None else {*kept, others[positional]}
@@ -353,7 +356,23 @@ def test_code_runs(fence, workspace, inputs, monkeypatch, capsys):
     exec(compile(code, str(ROOT / fence.document), "exec"), {**prepared, "Family": Family, "Block": Block})
 
 
-@pytest.mark.parametrize("fence", named([fence for fence in FENCES if fence.language == "toml"]))
+TOML = [fence for fence in FENCES if fence.language == "toml"]
+
+
+def is_config(fence: Fence) -> bool:
+    """Whether a block is a kprune.toml, not a grid."""
+    return set(tomllib.loads(fence.content)) <= set(main.commands)
+
+
+@pytest.mark.parametrize("fence", named([fence for fence in TOML if is_config(fence)]))
+def test_files_of_options_are_read(fence, tmp_path):
+    (tmp_path / "kprune.toml").write_text(fence.content)
+    for name in tomllib.loads(fence.content):
+        context = click.Context(main.commands[name], info_name=name, parent=click.Context(main))
+        assert read_options(context, tmp_path / "kprune.toml"), fence.name
+
+
+@pytest.mark.parametrize("fence", named([fence for fence in TOML if not is_config(fence)]))
 def test_grids_are_read(fence, tmp_path):
     (tmp_path / "grid.toml").write_text(fence.content)
     grid = Grid(**read_grid(tmp_path / "grid.toml"))

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from kprune.healing.healer import heal
     from kprune.healing.result import Healed
     from kprune.jobs.check_model import check
+    from kprune.jobs.prune_named import prune
     from kprune.pruning.criteria import CRITERIA
     from kprune.pruning.progress import Progress
-    from kprune.pruning.pruner import Pruner, prune
+    from kprune.pruning.pruner import Pruner
     from kprune.pruning.result import Pruned, Step
 
     __version__: str
@@ -97,9 +98,10 @@ _HOMES = {
     "healing.healer": ("heal",),
     "healing.result": ("Healed",),
     "jobs.check_model": ("check",),
+    "jobs.prune_named": ("prune",),
     "pruning.criteria": ("CRITERIA",),
     "pruning.progress": ("Progress",),
-    "pruning.pruner": ("Pruner", "prune"),
+    "pruning.pruner": ("Pruner",),
     "pruning.result": ("Pruned", "Step"),
 }
 """The module of each public name; a test compares them with the imports above."""

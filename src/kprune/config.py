@@ -32,6 +32,19 @@ NATIVE_KEY = "kprune"
 """The entry of `config.json` with the history of a native model, which transformers keeps and does not read."""
 
 
+GROUPS = {
+    "what": "What to do",
+    "how much": "How much",
+    "from what": "From what",
+    "test": "Test",
+    "healing": "Healing",
+    "output": "Output",
+    "advanced": "Advanced",
+    "general": "General",
+}
+"""Headings of options on help pages, in their order."""
+
+
 class NamedBudget(Protocol):
     """A budget object, such as `Latency.budget`, in the place of a budget's name."""
 
@@ -54,6 +67,8 @@ class OptionInfo:
     """Whether a variant of `kprune compare` may set it."""
     flag_value: str | None = None
     """The value of an option that is named without one."""
+    group: str = "advanced"
+    """Its heading on help pages, a key of `GROUPS`."""
 
 
 def option(default: Any, help: str, **info: Any) -> Any:
@@ -75,6 +90,7 @@ class PruneConfig:
         below=1.0,
         example="0.6 removes 60 %",
         in_grid=False,
+        group="how much",
     )
     method: str = option("kprune", "K-prune or a rival method.", in_grid=False)
     criterion: str | None = option("compensated", "How a unit's knowledge is measured.")
@@ -102,7 +118,7 @@ class PruneConfig:
     search: str = option("global", "Search over all sublayers, or the same share in each (an ablation).")
     refit: bool = option(True, "Refit the remaining weights; without it, one shot (an ablation).")
     bias: bool = option(False, "Also fit a bias where the model has none; most decoders have none.")
-    budget: str | NamedBudget = option("flops", "What --reduction is a share of.")
+    budget: str | NamedBudget = option("flops", "What --reduction is a share of.", group="how much")
     align: int = option(16, "Keep neurons in multiples of this number.", least=1, example="16 is fast on most hardware")
     native: bool = option(
         False, "Keep the same number of units in every layer: the result loads anywhere, without kprune."
@@ -165,15 +181,22 @@ class HealConfig:
         metavar="[5x|10m]",
         example="5x are five passes, 10m ten minutes",
         flag_value=DEFAULT_HEAL,
+        group="healing",
     )
     heal_rate: float = option(
-        5e-4, "Largest learning rate of --heal.", least=0.0, below=1.0, example="5e-4 is usual; little text needs less"
+        5e-4,
+        "Largest learning rate of --heal.",
+        least=0.0,
+        below=1.0,
+        example="5e-4 is usual; little text needs less",
+        group="healing",
     )
     hidden_weight: float = option(
         5.0,
         "Weight of the hidden states' error beside the outputs' in --heal.",
         least=0.0,
         example="0 compares the outputs only",
+        group="healing",
     )
     held_out: float = option(
         0.1,
@@ -181,9 +204,14 @@ class HealConfig:
         least=0.01,
         below=0.9,
         example="0.1 holds out a tenth",
+        group="healing",
     )
     step_tokens: int = option(
-        512, "Tokens per step of --heal.", least=1, example="512 is usual; fewer mean more steps per pass"
+        512,
+        "Tokens per step of --heal.",
+        least=1,
+        example="512 is usual; fewer mean more steps per pass",
+        group="healing",
     )
     seed: int = option(0, "Seed of the order of steps and of the held-out part.", in_grid=False)
     pooling: str = option(

@@ -73,3 +73,21 @@ def test_a_usage_error_shows_the_usage_of_its_command():
     assert result.exit_code == 2
     assert "Usage: main prune [OPTIONS] MODEL OUT" in result.output
     assert "Error: pass exactly one of --reduction, --max-drop and --speedup." in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["tasks", "--json"], 0),
+        (["prune", "--help"], 0),
+        (["inspect", "missing"], 1),
+        (["evaluate", "missing", "--text", "missing.txt"], 1),
+        (["prune", "model", "out"], 2),
+        (["tasks", "--quiet", "--verbose"], 2),
+        (["bench", "model", "--shape", "wide"], 2),
+    ],
+)
+def test_exit_codes_are_those_of_the_documentation(words, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, list(tmp_path.iterdir())) == (code, [])

@@ -44,6 +44,7 @@ def save(
 ) -> Path:
     """Write a pruned model as a checkpoint folder, with its card, its tokenizer and the side files of `source`.
 
+    `source` is the dense model's folder; a model that was pruned by its name brings it.
     `processor` is the image processor or the feature extractor of a model that reads images or sounds. Without it,
     `tokenizer` and `source`, they are those of the folder or cached hub model from which the dense model was loaded.
     `note` is a sentence for the card. With `self_contained`, or if `source` is, a modeling file beside the weights
@@ -59,6 +60,7 @@ def save(
         pruned = pruned.pruned
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
+    source = source or pruned.source
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
     _warn_of_lost_modules(pruned, folder, source)
     with staged_folder(folder, overwrite=overwrite) as staging:

@@ -10,12 +10,25 @@ from pathlib import Path
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import json_option
 
 
-@click.command("check", cls=Work)
+@click.command(
+    "check",
+    cls=Work,
+    examples=(
+        "kprune check MODEL",
+        "kprune check MODEL --text sentences.txt  # on your own text",
+    ),
+)
 @click.argument("model")
-@click.option("--text", type=click.Path(path_type=Path), help="Run on lines of this file.  [default: built-in text]")
+@grouped(
+    "from what",
+    click.option(
+        "--text", type=click.Path(path_type=Path), help="Run on lines of this file.  [default: built-in text]"
+    ),
+)
 @json_option
 def check_command(model: str, text: Path | None, as_json: bool) -> None:
     """Check on MODEL itself that kprune can prune it.

@@ -9,21 +9,38 @@ from typing import Any
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import json_option
 from kprune.errors import BadOptions, KpruneError
 
 
-@click.command("compare", cls=Work)
+@click.command(
+    "compare",
+    cls=Work,
+    examples=(
+        "kprune compare results.jsonl --model sst2=MODEL --method kprune --method kwon --reduction 0.4 --reduction 0.6",
+        "kprune compare results.jsonl --grid grid.toml",
+    ),
+)
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--grid", "grid_file", type=click.Path(path_type=Path), help="TOML file for what options do not set.")
-@click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it.")
+@grouped(
+    "from what",
+    click.option("--model", "models", multiple=True, metavar="TASK=MODEL", help="A task and the model for it."),
+)
 @click.option("--method", "methods", multiple=True, help="A method, or a variant such as 'kprune refit=no'.")
-@click.option("--reduction", "reductions", multiple=True, type=float)
-@click.option("--seed", "seeds", multiple=True, type=int)
-@click.option("--tokens", type=click.IntRange(min=1), help="Real tokens to sample.  [default: 25000]")
-@click.option("--data", help="Folder of the data sets' folders.  [default: the hub]")
-@click.option("--limit", type=click.IntRange(min=1), help="Validation rows, evenly spread.  [default: all]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@grouped("how much", click.option("--reduction", "reductions", multiple=True, type=float))
+@grouped("advanced", click.option("--seed", "seeds", multiple=True, type=int))
+@grouped(
+    "from what", click.option("--tokens", type=click.IntRange(min=1), help="Real tokens to sample.  [default: 25000]")
+)
+@grouped("from what", click.option("--data", help="Folder of the data sets' folders.  [default: the hub]"))
+@grouped(
+    "test", click.option("--limit", type=click.IntRange(min=1), help="Validation rows, evenly spread.  [default: all]")
+)
+@grouped(
+    "advanced", click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+)
 def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tuple[str, ...], **options: Any) -> None:
     """Run methods × tasks × reductions × seeds into RESULTS, one JSON line each; finished cells are not run again."""
     from kprune.jobs.comparison import compare
@@ -52,10 +69,19 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
         raise KpruneError("every cell failed; the lines above have the reasons. The next run tries them again.")
 
 
-@click.command("plot", cls=Work)
+@click.command(
+    "plot",
+    cls=Work,
+    examples=(
+        "kprune plot results.jsonl pictures",
+        "kprune plot results.jsonl pictures --format svg",
+    ),
+)
 @click.argument("results", type=click.Path(path_type=Path, exists=True))
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+@grouped(
+    "output", click.option("--format", "ending", type=click.Choice(["png", "svg"]), default="png", show_default=True)
+)
 @json_option
 def plot_command(results: Path, folder: Path, ending: str, as_json: bool) -> None:
     """Draw the RESULTS of a comparison into FOLDER: pictures, and tables in Markdown."""

@@ -8,13 +8,24 @@ from pathlib import Path
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import json_option
 
 
-@click.command("demo", cls=Work)
+@click.command(
+    "demo",
+    cls=Work,
+    examples=(
+        "kprune demo",
+        "kprune demo demo --reduction 0.7",
+    ),
+)
 @click.argument("out_folder", metavar="[OUT]", type=click.Path(path_type=Path), default=Path("demo"))
-@click.option("--reduction", default=0.5, show_default=True, help="Share of the encoder's FLOPs to remove.")
-@click.option("--tokens", default=30_000, show_default=True, help="Real tokens to sample.")
+@grouped(
+    "how much",
+    click.option("--reduction", default=0.5, show_default=True, help="Share of the encoder's FLOPs to remove."),
+)
+@grouped("from what", click.option("--tokens", default=30_000, show_default=True, help="Real tokens to sample."))
 @json_option
 def demo_command(out_folder: Path, reduction: float, tokens: int, as_json: bool) -> None:
     """Prune all-MiniLM-L6-v2 on Python's own documentation, and compare."""

@@ -10,6 +10,7 @@ import click
 
 from kprune.checkpoints.files import short_names
 from kprune.cli.group import Work
+from kprune.cli.help_page import grouped
 from kprune.cli.options import (
     data_options,
     device_option,
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     from kprune.deploy.benchmark import Bench
 
 
-@click.command("bench", cls=Work)
+@click.command(
+    "bench",
+    cls=Work,
+    examples=(
+        "kprune bench small --against MODEL --shape 32x128 --shape 1x32",
+        "kprune bench small --against MODEL --runtime onnxruntime --threads 1",
+    ),
+)
 @click.argument("model")
 @click.option("--against", multiple=True, help="Another model; the first is the reference of speed-ups.")
 @click.option("--shape", "shapes", multiple=True, metavar="BATCHxLENGTH", default=("32x128", "1x32"), show_default=True)
@@ -40,11 +48,17 @@ if TYPE_CHECKING:
     type=click.Choice(list(RUNTIMES)),
     help="Where to run.  [default: torch, and onnxruntime and openvino if they are installed]",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]")
-@click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+@grouped("advanced", click.option("--threads", type=click.IntRange(min=1), help="Threads.  [default: torch's]"))
+@grouped(
+    "advanced", click.option("--device", default="cpu", show_default=True, help="For torch; graphs run on the CPU.")
+)
 @dtype_option("Type of the weights, for torch.  [default: float32 on a CPU, the model's own on a GPU]")
-@click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+@grouped(
+    "advanced", click.option("--seconds", default=4.0, show_default=True, help="For each model, shape and runtime.")
+)
+@grouped(
+    "output", click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
+)
 @json_option
 def bench_command(
     model: str,
@@ -103,7 +117,14 @@ def _draw(result: Bench, picture: Path) -> None:
         raise KpruneError(f"{picture} cannot be written ({error.strerror}); name another file.") from error
 
 
-@click.command("export", cls=Work)
+@click.command(
+    "export",
+    cls=Work,
+    examples=(
+        "kprune export small graph --to onnx",
+        "kprune export small graph --to openvino --int8 --text sentences.txt  # measures what int8 changes",
+    ),
+)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Choice(list(TARGETS)), help="Runtime of the graph.  [default: onnx]")

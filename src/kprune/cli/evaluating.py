@@ -13,7 +13,15 @@ from kprune.cli.group import Work
 from kprune.cli.options import data_options, device_option, json_option, take_data_options, test_split_option
 
 
-@click.command("evaluate", cls=Work)
+@click.command(
+    "evaluate",
+    cls=Work,
+    examples=(
+        "kprune evaluate small --against MODEL --data my.csv --text-column text --label-column y",
+        "kprune evaluate small --against MODEL --text sentences.txt  # no labels: compare outputs",
+        "kprune evaluate small --task sst2",
+    ),
+)
 @click.argument("model")
 @click.option("--against", help="Compare with this model, such as the dense one.")
 @data_options

@@ -14,23 +14,33 @@ from kprune.cli.group import Work
 from kprune.cli.options import (
     config_options,
     data_options,
+    evaluate_option,
     json_option,
     overwrite_option,
+    split_option,
     take_config,
     take_data_options,
     tokens_option,
+    validation_option,
 )
 from kprune.config import HealConfig, RunConfig
 
 
-@click.command("heal", cls=Work)
+@click.command(
+    "heal",
+    cls=Work,
+    examples=(
+        "kprune heal small healed --against MODEL --text sentences.txt",
+        "kprune heal small healed --against MODEL --text sentences.txt --heal 10m  # ten minutes",
+    ),
+)
 @click.argument("folder")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--against", required=True, help="The dense model that FOLDER was pruned from.")
-@click.option("--evaluate", "is_tested", is_flag=True, help="Test the result against the dense model.")
-@click.option("--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]")
+@evaluate_option
+@validation_option
 @data_options
-@click.option("--split", help="Split of the data set to train on.  [default: train]")
+@split_option("train on")
 @tokens_option
 @config_options(HealConfig)
 @config_options(RunConfig, exclude=["offload"])

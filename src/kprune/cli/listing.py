@@ -12,7 +12,14 @@ from kprune.cli.group import Work
 from kprune.cli.options import json_option
 
 
-@click.command("tasks", cls=Work)
+@click.command(
+    "tasks",
+    cls=Work,
+    examples=(
+        "kprune tasks",
+        "kprune tasks --json",
+    ),
+)
 @json_option
 def tasks_command(as_json: bool) -> None:
     """List the benchmarks that models can be tested on."""
@@ -26,7 +33,14 @@ def tasks_command(as_json: bool) -> None:
         out.print(tasks_table(TASKS.values()))
 
 
-@click.command("families", cls=Work)
+@click.command(
+    "families",
+    cls=Work,
+    examples=(
+        "kprune families",
+        "kprune families --json  # names the checkpoint that was pruned for real",
+    ),
+)
 @json_option
 def families_command(as_json: bool) -> None:
     """List the model families that can be pruned; `kprune check` tries others."""
@@ -52,7 +66,14 @@ def families_command(as_json: bool) -> None:
         out.print("tested: output kinds with random weights. real: a published checkpoint was pruned; --json names it.")
 
 
-@click.command("inspect", cls=Work)
+@click.command(
+    "inspect",
+    cls=Work,
+    examples=(
+        "kprune inspect small",
+        "kprune inspect small --length 128  # FLOPs of inputs of 128 tokens",
+    ),
+)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--length",

@@ -16,7 +16,11 @@ from kprune.cli.pruning import prune_command
 from kprune.cli.self_containing import self_contain_command
 
 
-@click.group(cls=Commands)
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`kprune COMMAND --help` lists a command's options, with examples.",
+)
 @click.version_option(package_name="kprune")
 def main() -> None:
     """Make fine-tuned Hugging Face encoders smaller and faster, without retraining."""

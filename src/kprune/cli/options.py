@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kprune.cli.help_page import Decorator, apply_options, grouped
 from kprune.config import DEFAULT_TOKENS, DTYPES, HealConfig, PruneConfig, RunConfig, info_of, type_of
 from kprune.errors import BadOptions, KpruneError
 from kprune.evaluation.metrics import METRICS
@@ -22,22 +23,15 @@ if TYPE_CHECKING:
     from kprune.jobs.data_options import DataOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Decorator = Callable[[Any], Any]
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-overwrite_option = click.option(
-    "--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint or an exported folder."
+json_option = grouped("output", click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."))
+overwrite_option = grouped(
+    "output",
+    click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint or an exported folder."),
 )
 
 
-def apply_options(command: Any, options: Sequence[Decorator]) -> Any:
-    """The command with options added, in their order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-test_size_options: tuple[Decorator, ...] = (
+test_options: tuple[Decorator, ...] = (
+    click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
     click.option(
         "--limit",
         type=click.IntRange(min=1),
@@ -59,13 +53,13 @@ test_size_options: tuple[Decorator, ...] = (
 def data_options(command: Any) -> Any:
     """Options for the texts and labels that a command reads, as `DataOptions` takes them."""
     return apply_options(
-        command,
+        apply_options(command, test_options, "test"),
         (
             click.option(
                 "--text",
                 type=click.Path(path_type=Path),
                 multiple=True,
-                help="Text file, one example per line; several are read in order.",
+                help="Text file, one example per line, also .gz; several are read in order; - is standard input.",
             ),
             click.option(
                 "--images", type=click.Path(path_type=Path), help="Folder of images, for models that read images."
@@ -81,8 +75,9 @@ def data_options(command: Any) -> Any:
                 "--data",
                 "table",
                 multiple=True,
-                help="JSONL, CSV, TSV or Parquet file (several are read in order), or a Hugging Face data set (name or "
-                "folder); with --task, the folder of the data sets' folders.",
+                help="JSONL, CSV or TSV file (also .gz) or Parquet file; several are read in order; - is JSON lines "
+                "from standard input. Or a Hugging Face data set (name or folder); with --task, the folder of the data "
+                "sets' folders.",
             ),
             click.option(
                 "--column",
@@ -92,7 +87,6 @@ def data_options(command: Any) -> Any:
                 help="Column with the text (twice for pairs), the images or the sounds.",
             ),
             click.option("--label-column", "label", help="Column with the labels."),
-            click.option("--metric", "metrics", multiple=True, help=f"One of {', '.join(METRICS)}."),
             click.option("--subset", help="Configuration of the data set."),
             click.option(
                 "--max-length",
@@ -100,26 +94,44 @@ def data_options(command: Any) -> Any:
                 help="Truncate inputs here; of a causal language model, tokens per block of the sample.  "
                 "[default: the model's limit; blocks of 256]",
             ),
-            *test_size_options,
         ),
+        "from what",
     )
 
 
-test_split_option = click.option(
-    "--split", help="Split of the data set to test on.  [default: the task's, or validation]"
+test_split_option = grouped(
+    "from what",
+    click.option("--split", help="Split of the data set to test on.  [default: the task's, or validation]"),
 )
+evaluate_option = grouped(
+    "test", click.option("--evaluate", "is_tested", is_flag=True, help="Test the result against the dense model.")
+)
+validation_option = grouped(
+    "test",
+    click.option(
+        "--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]"
+    ),
+)
+
+
+def split_option(purpose: str) -> Decorator:
+    """The option `--split` of a command that samples one split and tests on another."""
+    return grouped("from what", click.option("--split", help=f"Split of the data set to {purpose}.  [default: train]"))
 
 
 def dtype_option(help: str) -> Decorator:
     """The option `--dtype`, with what it means for the command."""
-    return click.option("--dtype", type=click.Choice(DTYPES), help=help)
+    return grouped("output", click.option("--dtype", type=click.Choice(DTYPES), help=help))
 
 
-tokens_option = click.option(
-    "--tokens",
-    default=DEFAULT_TOKENS,
-    show_default=True,
-    help="Real tokens to sample (an image of 16 × 16 patches has about 200).",
+tokens_option = grouped(
+    "from what",
+    click.option(
+        "--tokens",
+        default=DEFAULT_TOKENS,
+        show_default=True,
+        help="Real tokens to sample (an image of 16 × 16 patches has about 200).",
+    ),
 )
 
 
@@ -140,7 +152,9 @@ def config_options(
 ) -> Decorator:
     """A decorator with one option per field of `PruneConfig`, `HealConfig` or `RunConfig`."""
     chosen = [
-        _config_option(config, each, {each.name: each.default, **(defaults or {})}[each.name])
+        grouped(
+            info_of(each).group, _config_option(config, each, {each.name: each.default, **(defaults or {})}[each.name])
+        )
         for each in fields(config)
         if info_of(each).on_command_line and (only is None or each.name in only) and each.name not in exclude
     ]

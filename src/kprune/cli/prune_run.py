@@ -70,10 +70,15 @@ class Goal:
         return prune_to_reduction
 
 
+def take_goal(options: dict[str, Any]) -> Goal:
+    """Remove the options of the goal, and return them as one object."""
+    return Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
+
+
 def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrite: bool, as_json: bool) -> None:
     """Prune a model as the options say, write it, and print what was done."""
     started = perf_counter()
-    goal = Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
+    goal = take_goal(options)
     data = take_data_options(options)
     dtype, self_contained = options.pop("dtype"), options.pop("self_contained")
     heal = take_heal_config(options, seed=options["seed"])
@@ -84,7 +89,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
         overwrite = require_output(out_folder, run, overwrite=overwrite)
         source = Source(fetch(model), name=model)
         require_apart(source, out_folder)
-        prepared, config = _prepare(source, data, goal, run, options, held_out=heal.held_out if heal else 0.0)
+        prepared, config = prepare_run(source, data, goal, run, options, held_out=heal.held_out if heal else 0.0)
         state = prune_checkpoint(
             prepared,
             config,
@@ -102,7 +107,7 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
             _print_json(state, out_folder, seconds) if as_json else _print_summary(state, out_folder, seconds)
 
 
-def _prepare(
+def prepare_run(
     source: Source, data: DataOptions, goal: Goal, run: RunConfig, options: dict[str, Any], *, held_out: float
 ) -> tuple[Prepared, PruneConfig]:
     """Read the data, then load the weights: wrong data are noticed early."""

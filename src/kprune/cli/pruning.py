@@ -8,28 +8,53 @@ from typing import Any
 import click
 
 from kprune.cli.group import Work
+from kprune.cli.help_page import Decorator, apply_options
 from kprune.cli.options import (
-    apply_options,
     config_options,
     data_options,
     dtype_option,
+    evaluate_option,
     json_option,
     overwrite_option,
     parse_shape,
+    split_option,
     take_config,
     take_heal_config,
     tokens_option,
+    validation_option,
 )
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
 
 
+def _timing_options() -> tuple[Decorator, ...]:
+    """Options for the time that --speedup measures."""
+    return (
+        click.option(
+            "--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="Inputs for --speedup."
+        ),
+        click.option(
+            "--runtime",
+            type=click.Choice(list(RUNTIMES)),
+            default="torch",
+            show_default=True,
+            help="Runtime for --speedup.",
+        ),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads for --speedup.  [default: torch's]"),
+        click.option(
+            "--cache/--no-cache",
+            default=True,
+            show_default=True,
+            help="Keep the times of --speedup.",
+        ),
+    )
+
+
 def goal_options(command: Any) -> Any:
     """Options of `Goal`."""
-    runtimes = click.Choice(list(RUNTIMES))
     return apply_options(
-        command,
+        apply_options(command, _timing_options(), "advanced"),
         (
             click.option(
                 "--speedup", type=float, help="Instead: make the model this many times as fast, measured on --shape."
@@ -43,30 +68,35 @@ def goal_options(command: Any) -> Any:
                 show_default=True,
                 help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
             ),
-            click.option("--evaluate", "is_tested", is_flag=True, help="Test the result against the dense model."),
-            click.option(
-                "--shape", default="32x128", show_default=True, metavar="BATCHxLENGTH", help="Inputs for --speedup."
-            ),
-            click.option("--runtime", type=runtimes, default="torch", show_default=True, help="Runtime for --speedup."),
-            click.option("--threads", type=click.IntRange(min=1), help="Threads for --speedup.  [default: torch's]"),
-            click.option(
-                "--cache/--no-cache",
-                default=True,
-                show_default=True,
-                help="Keep the times of --speedup.",
-            ),
         ),
+        "how much",
     )
 
 
-@click.command("prune", cls=Work)
+@click.command(
+    "prune",
+    cls=Work,
+    examples=(
+        "kprune prune MODEL small --text sentences.txt --reduction 0.6",
+        "kprune prune MODEL small --data pairs.csv --column question --column passage --reduction 0.6  # pairs",
+        "kprune prune MODEL small --data my.csv --text-column text --label-column y --max-drop 1  # points",
+        "kprune prune MODEL small --text sentences.txt --speedup 2  # twice as fast, measured",
+        "kprune prune MODEL healed --text sentences.txt --reduction 0.6 --heal  # then train toward the dense model",
+        "kprune prune MODEL small --text sentences.txt --reduction 0.6 --dry-run  # how long, how much memory",
+        "zcat corpus.gz | kprune prune MODEL small --text - --reduction 0.6  # from another program",
+    ),
+)
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--dry-run", is_flag=True, help="Write nothing: say what would be removed, how long it takes, and the memory."
+)
 @config_options(PruneConfig, only=["reduction"], defaults={"reduction": None})
 @goal_options
-@click.option("--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]")
+@evaluate_option
+@validation_option
 @data_options
-@click.option("--split", help="Split of the data set to sample.  [default: train]")
+@split_option("sample")
 @tokens_option
 @config_options(PruneConfig, exclude=["reduction"])
 @config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
@@ -79,21 +109,28 @@ def goal_options(command: Any) -> Any:
 )
 @overwrite_option
 @json_option
-def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, **options: Any) -> None:
+def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, dry_run: bool, **options: Any) -> None:
     """Prune MODEL (a folder or hub name) on raw text, images or sound, and write it to OUT.
 
     With torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
     """
-    _require_consistent(options, out_folder)
+    _require_consistent(options, out_folder, is_plan=dry_run)
+    if dry_run:
+        from kprune.cli.plan_run import run_plan
+
+        run_plan(model, options, as_json=as_json)
+        return
     from kprune.cli.prune_run import run_prune  # torch and transformers take seconds
 
     run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json)
 
 
-def _require_consistent(options: dict[str, Any], out_folder: Path) -> None:
+def _require_consistent(options: dict[str, Any], out_folder: Path, *, is_plan: bool) -> None:
     """Raise, before anything is fetched or read, if options contradict each other or a value is out of range."""
     if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
         raise BadOptions("pass exactly one of --reduction, --max-drop and --speedup.")
+    if is_plan and options["reduction"] is None:
+        raise BadOptions("--dry-run plans one reduction, not a search; pass --reduction.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):
         raise BadOptions("--speedup is a budget of its own, for the method kprune; leave --budget and --method out.")
     if options["speedup"] is not None and options["search"] == "uniform":

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from kprune.data.file_text import COMPRESSED, ending_of, is_stdin, read_text
 from kprune.data.rows import Line, Row, Table, as_rows
 from kprune.errors import BadSample
 
@@ -24,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def read_lines(path: str | Path) -> list[Row]:
-    """The lines of a text file that are not blank, one row each."""
-    if _path(path).suffix in READERS:
+    """The lines of a text file that are not blank, one row each; `-` is standard input, and `.gz` is decompressed."""
+    if ending_of(_path(path)) in READERS:
         raise BadSample(f"{path} is a table by its ending, not a file of lines; read it with --data or read_rows.")
-    return [(line.strip(),) for line in _read_text(_path(path)).splitlines() if line.strip()]
+    return [(line.strip(),) for line in read_text(_path(path)).splitlines() if line.strip()]
 
 
 def read_rows(
@@ -46,21 +47,30 @@ def read_table(
 ) -> Table:
     """The rows of a JSONL, CSV, TSV or Parquet file by its extension, else of a Hugging Face data set's split.
 
+    All but Parquet may be compressed (`.csv.gz`). `-` is standard input, in JSON lines.
     `file` is the only file of a data set that is read.
     """
     path = _path(source)
+    if is_stdin(path):
+        return list(_read_jsonl(path))
+    ending = ending_of(path)
     if path.is_file():
-        if path.suffix not in READERS:
+        if ending not in READERS:
             raise BadSample(f"{source} ends in none of {', '.join(READERS)}; for a file of plain lines use --text.")
-        return READERS[path.suffix](path)
-    if path.suffix in READERS:
+        return READERS[ending](path)
+    if ending in READERS:
         raise BadSample(f"there is no file {source}; check the path.")
     return _read_data_set(str(source), subset, split, file)
 
 
+def is_table_file(path: str | PathLike[str]) -> bool:
+    """Whether a path names a table by its ending, or standard input."""
+    return is_stdin(path) or ending_of(path) in READERS
+
+
 def table_files(path: Path) -> list[Path]:
     """The path itself if it is a file, or else the table files in the folder, sub-folders not included."""
-    return [path] if path.is_file() else sorted(file for file in path.glob("*") if file.suffix in READERS)
+    return [path] if path.is_file() else sorted(file for file in path.glob("*") if ending_of(file) in READERS)
 
 
 def half_of(rows: Sequence[Any], split: str, splits: tuple[str, str]) -> Sequence[Any]:
@@ -79,25 +89,9 @@ def _path(source: Any) -> Path:
     return Path(source)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadSample(f"cannot read {path}: {error.strerror}; check the path.") from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadSample(
-            f"{path} is not UTF-8 text (byte {error.start} is {content[error.start]:#04x}); convert it to UTF-8 first."
-        ) from error
-    if "\0" in text:
-        raise BadSample(f"{path} is not text (character {text.index(chr(0))} is null); pass a text file.")
-    return text
-
-
 def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
     # Not splitlines(): a JSON string may contain other line separators.
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -113,7 +107,7 @@ def _read_jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 def _delimited_reader(delimiter: str, quoting: Literal[0, 3]) -> Callable[[Path], Table]:
     def read(path: Path) -> Table:
         csv.field_size_limit(2**31 - 1)
-        reader = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter, quoting=quoting)
+        reader = csv.DictReader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, quoting=quoting)
         rows = []
         try:
             _check_header(path, reader.fieldnames or (), delimiter)
@@ -170,6 +164,8 @@ def _is_number(text: str) -> bool:
 
 
 def _read_parquet(path: Path) -> Table:
+    if path.suffix == COMPRESSED:
+        raise BadSample(f"{path} is Parquet, which is compressed inside; decompress the file with gunzip first.")
     _require_datasets()
     import pyarrow
     from pyarrow import parquet

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kprune.data.announced import announced_by
+from kprune.data.file_text import name_of
 from kprune.data.rankings import are_rankings, with_prompted_passages
 from kprune.data.readers import half_of, read_lines, read_table, table_files
 from kprune.data.rows import QUESTION_AND_CONTEXT, Item, Row, Table, labelled_rows, row_of, texts_and_labels
@@ -345,4 +346,4 @@ def text_test(path: str | Path, *, limit: int | None = None) -> Test:
     rows = read_lines(path)
     if not rows:
         raise BadSample(f"{path} has no lines with text; pass a file that has some.")
-    return thin(Test(Path(path).name, None, rows, None), limit)
+    return thin(Test(name_of(path), None, rows, None), limit)

@@ -22,7 +22,8 @@ from kprune.deploy.timing import Times, bind_inputs, random_inputs, time_interle
 from kprune.errors import KpruneError
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
-from kprune.runtime.devices import device_name, dtype_name, half_precision_note, torch_threads
+from kprune.runtime.devices import count_threads, device_name, dtype_name, half_precision_note, torch_threads
+from kprune.runtime.notebook import html_table
 
 EMPTIED, OUTSIDE = "emptied", "outside"
 """Copies of the reference that are timed too: without units, and without layers."""
@@ -97,6 +98,24 @@ class Bench:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: times per model, runtime and shape."""
+        rows = [
+            (
+                timing.model,
+                timing.runtime,
+                f"{timing.batch} × {timing.length}",
+                f"{timing.p50_ms:.1f}",
+                f"{timing.p95_ms:.1f}",
+                f"{timing.texts_per_second:.0f}",
+                "" if timing.speedup is None else f"{timing.speedup:.2f}",
+            )
+            for timing in self.timings
+        ]
+        headings = ("model", "runtime", "shape", "p50 ms", "p95 ms", "texts/s", "speed-up")
+        caption = f"{self.device}, {count_threads(self.threads)}"
+        return html_table(caption, headings, rows, self.notes, text_columns=3)
 
 
 def bench(

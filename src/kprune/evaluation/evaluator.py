@@ -29,6 +29,7 @@ from kprune.evaluation.scorers import ModelAnswers, Scorer, scorer_for
 from kprune.models.families import family_of
 from kprune.models.outputs import CAUSAL_LM, CLASSIFICATION, MULTI_LABEL, REGRESSION, OutputKind, Prediction, kind_of
 from kprune.runtime.computation_mode import ordinary_mode
+from kprune.runtime.notebook import html_table
 
 CLASSIFIER_KINDS = (CLASSIFICATION.name, MULTI_LABEL.name, REGRESSION.name)
 TABLE_SCORERS = {Passages: RankingScorer, TaggedWords: EntityScorer}
@@ -84,6 +85,21 @@ class Evaluation:
     def as_json(self) -> dict[str, Any]:
         """The fields as plain types."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: figures with intervals, differences and likeness."""
+
+        def number(each: Figure | Difference, form: str) -> str:
+            interval = f" ({each.low:{form}} to {each.high:{form}})" if self.has_intervals else ""
+            return f"{each.value:{form}}{interval}"
+
+        caption = f"{self.test}, {self.examples:,} example{'s' * (self.examples != 1)}"
+        headings = ("metric", "model", "other", "difference", "p") if self.fidelity else ("metric", "model")
+        rows = [[figure.name, number(figure, ".4g")] for figure in self.figures]
+        for row, theirs, gap in zip(rows, self.against, self.differences, strict=False):
+            row += [number(theirs, ".4g"), number(gap, "+.3g"), f"{gap.p_value:.3f}"]
+        rows += [[f"{alike.name}, model with other", number(alike, ".4g"), "", "", ""] for alike in self.fidelity]
+        return html_table(caption, headings, rows, self.notes)
 
     def card_section(self) -> str:
         """Markdown for the model card: the losses of this model against the dense model."""

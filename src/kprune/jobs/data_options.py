@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kprune.config import DEFAULT_TOKENS
 from kprune.data import readers
+from kprune.data.file_text import name_of
 from kprune.data.items import Medium, read_media
 from kprune.data.tasks import Test, hold_out, join, load_task, read_test, task_named, task_table, text_test, thin
 from kprune.errors import BadOptions, KpruneError
@@ -85,7 +86,7 @@ class DataOptions:
             )
         if self.task and (self.columns or self.label or self.metrics or self.subset):
             raise BadOptions("a --task defines its columns, labels, metrics and subset; leave those options out.")
-        others = [table for table in self.tables if Path(table).suffix not in readers.READERS]
+        others = [table for table in self.tables if not readers.is_table_file(table)]
         if len(self.tables) > 1 and (others or self.task):
             raise BadOptions(
                 f"several --data are read in order if all are files, but {(*others, self.tables[0])[0]} is none; "
@@ -132,7 +133,7 @@ class DataOptions:
         """The same options for another file or folder."""
         if path.is_dir():
             return replace(self, images=self.images and path, audio=self.audio and path)
-        is_table = path.suffix in readers.READERS
+        is_table = readers.is_table_file(path)
         return replace(self, table=str(path) if is_table else None, text=None if is_table else path)
 
     def with_windows(self, test: Test) -> Test:
@@ -160,7 +161,7 @@ class DataOptions:
 
     @property
     def _is_file(self) -> bool:
-        return all(Path(table).suffix in readers.READERS for table in self.tables)
+        return all(map(readers.is_table_file, self.tables))
 
     def _table(self, split: str | None) -> Test:
         """The rows of the text files or tables, with labels if a column is named."""
@@ -176,10 +177,12 @@ class DataOptions:
                 self.columns,
                 self.label,
                 metrics=self.metrics,
-                name=Path(table).name,
+                name=name_of(table),
             )
             for table in self.tables
         ]
+        for test in tests:
+            log.info("%s has %d rows", test.name, len(test.rows))
         return join(tests)
 
     def _media(self, split: str | None) -> Test:
@@ -197,7 +200,7 @@ class DataOptions:
         rows = readers.read_table(table, subset=self.subset, split=split or "train")
         column = self.columns[0] if self.columns else None
         folder = Path(table).parent if Path(table).is_file() else None
-        return read_media(rows, medium, column, self.label, name=Path(table).name, base=folder)
+        return read_media(rows, medium, column, self.label, name=name_of(table), base=folder)
 
     def _require_medium(self) -> Medium:
         """What the model reads; raises if the options name something else."""

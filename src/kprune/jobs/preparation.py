@@ -137,9 +137,11 @@ def _with_judging(prepared: Prepared, held_out: float) -> Prepared:
 
     A pruned model is fitted to its sample, and seems better on it than it is.
     """
+    count, tokens = row_count(prepared.batches), token_count(prepared.batches)
+    title, model = prepared.source.title, type(prepared.model).__name__
+    log.info("%s is a %s; its sample has %d tokens in %d inputs", title, model, tokens, count)
     if not held_out:
         return prepared
-    count, tokens = row_count(prepared.batches), token_count(prepared.batches)
     if prepared.draw_more is not None:
         beyond = rows_from(prepared.draw_more(math.ceil((1.0 + held_out) * tokens)), count)
         if token_count(beyond) >= 0.5 * held_out * tokens:

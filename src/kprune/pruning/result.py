@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
 from kprune.pruning.native_shape import NativeShape
+from kprune.runtime.notebook import html_details, html_table
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Pruned:
     """What every layer of a native model keeps; None: layers differ, or nothing was removed."""
     healed: dict[str, Any] | None = None
     """How the model was healed (`Healed.summary`); None: it was not."""
+    source: Any = None
+    """The folder (`Source`) of the dense model if it was named: `kprune.save` copies its side files."""
 
     def __repr__(self) -> str:
         before, after = self.parameters
@@ -74,6 +77,23 @@ class Pruned:
         return (
             f"Pruned({type(self.model).__name__}, {layers} layers, {self.reduction:.1%} of FLOPs removed, "
             f"{after:,} of {before:,} parameters left)"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: sizes before and after, and the units kept per layer."""
+        sizes = [
+            ("encoder GFLOPs per input", *(f"{flops / 1e9:.3f}" for flops in self.flops)),
+            ("million parameters", *(f"{count / 1e6:.2f}" for count in self.parameters)),
+        ]
+        ratios = [f"{after / before:.2f}" for before, after in (self.flops, self.parameters)]
+        caption = f"{type(self.model).__name__}, {self.reduction:.1%} of FLOPs removed in {self.seconds:.0f} s"
+        sample = f"Sample: {self.tokens:,} tokens in {self.examples:,} inputs."
+        rows = [(*size, ratio) for size, ratio in zip(sizes, ratios, strict=True)]
+        layers = [
+            (step.name, f"{len(step.kept):,}", f"{step.units:,}", f"{step.error_after:.4f}") for step in self.steps
+        ]
+        return html_table(caption, ("", "before", "after", "ratio"), rows, [sample]) + html_details(
+            "units kept per layer", html_table("", ("sublayer", "kept", "of", "error"), layers)
         )
 
     @property

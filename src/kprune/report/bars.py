@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,21 +13,36 @@ from rich.progress import Progress as Bar
 
 if TYPE_CHECKING:
     from kprune.pruning.progress import Progress
+    from kprune.pruning.result import Step
 
 out = Console(markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 """Names of files and models are printed as they are: `runs/[v2]` is no markup."""
+_is_verbose: ContextVar[bool] = ContextVar("is_verbose", default=False)
 
 
 @contextmanager
 def quiet(is_quiet: bool) -> Iterator[None]:
     """Silence both consoles inside the block if `is_quiet`."""
     before = out.quiet, err.quiet
-    out.quiet = err.quiet = is_quiet
+    out.quiet, err.quiet = out.quiet or is_quiet, err.quiet or is_quiet
     try:
         yield
     finally:
         out.quiet, err.quiet = before
+
+
+@contextmanager
+def messages(*, is_quiet: bool, is_verbose: bool) -> Iterator[None]:
+    """Inside the block, print nothing to standard error if `is_quiet`, and finished sublayers too if `is_verbose`."""
+    before = err.quiet
+    err.quiet = is_quiet
+    token = _is_verbose.set(is_verbose)
+    try:
+        yield
+    finally:
+        err.quiet = before
+        _is_verbose.reset(token)
 
 
 @contextmanager
@@ -45,11 +61,17 @@ def progress_bar(*, disable: bool = False) -> Iterator[Callable[[Progress], None
         def advance(progress: Progress) -> None:
             bar.update(task, completed=progress.fraction, description=progress.sublayer)
             if progress.step is not None:
+                if _is_verbose.get():
+                    bar.console.print(_describe_step(progress.step), highlight=False)
                 bar.update(task, error=f"error {progress.step.error_after:.4f}")
             elif progress.note:
                 bar.update(task, error=progress.note)
 
         yield advance
+
+
+def _describe_step(step: Step) -> str:
+    return f"{step.name}: {len(step.kept):,} of {step.units:,} kept, error {step.error_after:.4f}"
 
 
 @contextmanager

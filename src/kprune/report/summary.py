@@ -8,7 +8,9 @@ from kprune.checkpoints.inspection import Inspection
 from kprune.deploy.benchmark import Bench, Timing
 from kprune.evaluation.evaluator import Evaluation
 from kprune.jobs.export_checkpoint import ExportResult
+from kprune.jobs.pruning_plan import Plan
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
+from kprune.runtime.devices import count_threads
 
 
 def print_inspection(found: Inspection, console: Console) -> None:
@@ -55,6 +57,28 @@ def print_export_result(result: ExportResult, console: Console) -> None:
         print_evaluation(result.evaluation, name, "torch", console)
     if result.int8 is not None:
         console.print(result.int8.describe(), highlight=False, soft_wrap=True)
+
+
+def print_plan(found: Plan, console: Console) -> None:
+    """Print what a run would remove, then its time and its memory."""
+    mean, size = found.tokens / found.examples, found.bytes_per_parameter / 1e6
+    console.print(f"{found.title}: {found.layers} layers to prune", highlight=False)
+    lines = {
+        "sample": f"{found.tokens:,} tokens in {found.examples:,} inputs of {mean:.0f} tokens on average",
+        "FLOPs": f"{_range(found.flops_removed, 1e9, 3)} G of {found.flops / 1e9:.3f} G would go",
+        "parameters": f"{_range(found.parameters_removed, 1e6, 1)} M of {found.parameters / 1e6:.1f} M would go",
+        "on disk": f"{_range(found.parameters_removed, 1 / size, 0)} MB of {found.parameters * size:.0f} MB would go",
+        "time": f"about {found.seconds:.0f} s here, with {count_threads(found.threads)}: "
+        f"{found.measuring_seconds:.0f} s to measure, {found.refitting_seconds:.0f} s to refit",
+        "memory": f"about {found.megabytes:,.0f} MB at the peak",
+    }
+    for name, text in lines.items():
+        console.print(f"{name:<11} {text}", highlight=False, soft_wrap=True)
+
+
+def _range(ends: tuple[float, float], unit: float, digits: int) -> str:
+    """Both ends of a range, or one where they are equal as printed."""
+    return " to ".join(dict.fromkeys(f"{end / unit:.{digits}f}" for end in ends))
 
 
 def print_bench(result: Bench, console: Console) -> None:
