@@ -45,7 +45,7 @@ types: $(VENV)/test.stamp
 
 # The site is in site/; a link or an anchor that leads nowhere is an error.
 docs: $(VENV)/docs.stamp
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) demo site
