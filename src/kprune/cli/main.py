@@ -13,6 +13,7 @@ from kprune.cli.group import Commands
 from kprune.cli.healing import heal_command
 from kprune.cli.listing import families_command, inspect_command, tasks_command
 from kprune.cli.pruning import prune_command
+from kprune.cli.sweeping import sweep_command
 
 
 @click.group(cls=Commands)
@@ -24,6 +25,7 @@ def main() -> None:
 for command in (
     prune_command,
     heal_command,
+    sweep_command,
     check_command,
     evaluate_command,
     bench_command,

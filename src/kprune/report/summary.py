@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rich.console import Console
 
 from kprune.checkpoints.inspection import Inspection
 from kprune.deploy.benchmark import Bench, Timing
 from kprune.evaluation.evaluator import Evaluation
+from kprune.jobs.sweep_choice import Point
+from kprune.report.sweep_table import sweep_table
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
 
 
@@ -30,6 +35,19 @@ def print_evaluation(result: Evaluation, name: str, other: str, console: Console
     console.print(evaluation_table(result, name, other))
     for note in result.notes:
         console.print(f"Note: {note}", highlight=False, soft_wrap=True)
+
+
+def print_sweep(
+    lines: Sequence[Mapping[str, Any]], max_drop: float | None, chosen: Point | None, command: str, console: Console
+) -> None:
+    """Print a sweep's points, and the command for the one that is proposed."""
+    console.print(sweep_table(lines, max_drop, chosen))
+    if chosen is None:
+        console.print(f"No reduction stays within a drop of {max_drop:g} points; try smaller ones, or test more rows.")
+        return
+    reason = "the knee of the curve" if max_drop is None else f"the largest reduction within {max_drop:g} points"
+    console.print(f"Proposed is {reason}:", highlight=False)
+    console.print(f"  {command}", highlight=False, soft_wrap=True)
 
 
 def print_bench(result: Bench, console: Console) -> None:

@@ -1,0 +1,137 @@
+"""`kprune sweep`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kprune.cli.group import Work
+from kprune.cli.options import (
+    config_options,
+    data_options,
+    json_option,
+    parse_shape,
+    take_config,
+    take_data_options,
+    take_heal_config,
+    tokens_option,
+)
+from kprune.cli.pruning import prune_command
+from kprune.cli.repeating import command_like, command_text
+from kprune.config import HealConfig, PruneConfig, RunConfig
+from kprune.errors import BadOptions
+
+if TYPE_CHECKING:
+    from kprune.jobs.preparation import Prepared
+    from kprune.jobs.sweep_choice import Point
+
+
+@click.command("sweep", cls=Work)
+@click.argument("model")
+@click.argument("out", metavar="[OUT]", type=click.Path(path_type=Path, dir_okay=False), default="sweep.jsonl")
+@click.option(
+    "--reduction", "reductions", multiple=True, type=float, help="A share to remove.  [default: six, from 0.2 to 0.8]"
+)
+@click.option("--max-drop", type=float, help="Choose the largest reduction that costs at most this many points.")
+@click.option(
+    "--guard/--no-guard",
+    default=True,
+    show_default=True,
+    help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
+)
+@click.option("--shape", default="8x128", show_default=True, metavar="BATCHxLENGTH", help="Inputs of the timing.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the timing.  [default: torch's]")
+@click.option("--seconds", type=float, default=1.0, show_default=True, help="Timing of each model.")
+@click.option("--validation", help="Test on this file, or split of --data.  [default: the task's, or a tenth held out]")
+@data_options
+@click.option("--split", help="Split of the data set to sample.  [default: train]")
+@tokens_option
+@config_options(PruneConfig, exclude=["reduction"])
+@config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
+@config_options(RunConfig, exclude=["checkpoint"])
+@json_option
+@click.pass_context
+def sweep_command(ctx: click.Context, /, model: str, out: Path, as_json: bool, **options: Any) -> None:
+    """Prune MODEL to several reductions and test each, to see how much can be removed; no model is written.
+
+    OUT gets a JSON line per point, by default sweep.jsonl. A killed sweep continues when it is started again.
+    """
+    if options["max_drop"] is not None and not options["max_drop"] > 0:
+        raise BadOptions(f"--max-drop is {options['max_drop']:g}, but must be above 0: 1.0 allows one point.")
+    max_drop, guard = options.pop("max_drop"), options.pop("guard")
+    lines = _swept(model, out, options, command_text(ctx))
+    from kprune.jobs.sweep_choice import knee_of, largest_within, points_of
+    from kprune.report.bars import out as console
+    from kprune.report.summary import print_sweep
+
+    points = points_of(lines)
+    chosen = knee_of(points) if max_drop is None else largest_within(points, max_drop, guard=guard)
+    command = ""
+    if chosen is not None:
+        command = prune_command_for(ctx, chosen)
+    if as_json:
+        result = {"lines": lines, "chosen": chosen and vars(chosen), "command": command or None}
+        click.echo(json.dumps(result))
+    else:
+        print_sweep(lines, max_drop, chosen, command, console)
+
+
+NOT_OF_PRUNE = ("max_drop", "guard", "shape", "threads")
+"""Options that mean something else to `kprune prune`, or contradict its --reduction."""
+
+
+def prune_command_for(ctx: click.Context, point: Point) -> str:
+    """The command that prunes the model to a point of the sweep, and tests it on the same rows."""
+    without = {*NOT_OF_PRUNE, "as_json", *(() if point.healed else (each.name for each in fields(HealConfig)))}
+    options = ["--reduction", f"{point.reduction:g}", "--evaluate"]
+    return command_like(ctx, prune_command, [ctx.params["model"], "small"], options, without - {"seed"})
+
+
+def _swept(model: str, out: Path, options: dict[str, Any], command: str) -> list[dict[str, Any]]:
+    """The lines of the sweep."""
+    shape, threads, seconds = parse_shape(options.pop("shape")), options.pop("threads"), options.pop("seconds")
+    reductions = options.pop("reductions")
+    heal = take_heal_config(options, seed=options["seed"])
+    take_config(PruneConfig, dict(options))
+    from kprune.jobs.sweep import REDUCTIONS, SweepPlan, sweep
+    from kprune.report.bars import progress_bar
+    from kprune.runtime.distributed import launched_processes
+
+    if launched_processes() > 1:
+        raise BadOptions("a sweep runs in one process; leave torchrun out.")
+    run: RunConfig = take_config(RunConfig, options)
+    plan = SweepPlan(reductions or REDUCTIONS, heal, shape, threads, seconds)
+    prepared, config = _prepare(model, run, heal.held_out if heal else 0.0, options)
+    with progress_bar() as advance:
+        return sweep(prepared, config, plan, out, run=run, command=command, advance=advance)
+
+
+def _prepare(model: str, run: RunConfig, held_out: float, options: dict[str, Any]) -> tuple[Prepared, PruneConfig]:
+    """The model with its sample and test."""
+    from kprune.checkpoints.processors import medium_of
+    from kprune.checkpoints.source import Source, fetch
+    from kprune.jobs.preparation import prepare
+    from kprune.pruning.registry import wants_labels
+
+    data = take_data_options(options)
+    data.require_one_source()
+    source = Source(fetch(model), name=model)
+    data = replace(data, medium=medium_of(source))
+    config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
+    sample, test = data.sample_and_test(wants_test=True, seed=config.seed)
+    prepared = prepare(
+        source,
+        sample,
+        test and data.with_windows(test),
+        config,
+        tokens=data.tokens,
+        max_length=data.max_length,
+        device=run.device,
+        with_labels=wants_labels(config),
+        held_out=held_out,
+    )
+    return prepared, config
