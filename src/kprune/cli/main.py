@@ -13,6 +13,7 @@ from kprune.cli.group import Commands
 from kprune.cli.healing import heal_command
 from kprune.cli.listing import families_command, inspect_command, tasks_command
 from kprune.cli.pruning import prune_command
+from kprune.cli.reporting import report_command
 from kprune.cli.sweeping import sweep_command
 
 
@@ -32,6 +33,7 @@ for command in (
     export_command,
     compare_command,
     plot_command,
+    report_command,
     tasks_command,
     inspect_command,
     families_command,

@@ -16,10 +16,13 @@ from kprune.cli.options import (
     json_option,
     overwrite_option,
     parse_shape,
+    report_option,
+    require_report,
     take_config,
     take_heal_config,
     tokens_option,
 )
+from kprune.cli.repeating import command_text
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
@@ -73,16 +76,29 @@ def goal_options(command: Any) -> Any:
 @config_options(RunConfig)
 @dtype_option("Type of OUT's weights.  [default: MODEL's]")
 @overwrite_option
+@report_option
 @json_option
-def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, **options: Any) -> None:
+@click.pass_context
+def prune_command(
+    ctx: click.Context,
+    /,
+    model: str,
+    out_folder: Path,
+    as_json: bool,
+    overwrite: bool,
+    report: Path | None,
+    **options: Any,
+) -> None:
     """Prune MODEL (a folder or hub name) on raw text, images or sound, and write it to OUT.
 
     With torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
     """
+    require_report(report)
     _require_consistent(options, out_folder)
     from kprune.cli.prune_run import run_prune  # torch and transformers take seconds
 
-    run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json)
+    page = None if report is None else (report, command_text(ctx))
+    run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json, page=page)
 
 
 def _require_consistent(options: dict[str, Any], out_folder: Path) -> None:

@@ -15,6 +15,8 @@ from kprune.cli.options import (
     data_options,
     json_option,
     parse_shape,
+    report_option,
+    require_report,
     take_config,
     take_data_options,
     take_heal_config,
@@ -53,15 +55,19 @@ if TYPE_CHECKING:
 @config_options(PruneConfig, exclude=["reduction"])
 @config_options(HealConfig, exclude=["seed"], defaults={"heal": None})
 @config_options(RunConfig, exclude=["checkpoint"])
+@report_option
 @json_option
 @click.pass_context
-def sweep_command(ctx: click.Context, /, model: str, out: Path, as_json: bool, **options: Any) -> None:
+def sweep_command(
+    ctx: click.Context, /, model: str, out: Path, as_json: bool, report: Path | None, **options: Any
+) -> None:
     """Prune MODEL to several reductions and test each, to see how much can be removed; no model is written.
 
     OUT gets a JSON line per point, by default sweep.jsonl. A killed sweep continues when it is started again.
     """
     if options["max_drop"] is not None and not options["max_drop"] > 0:
         raise BadOptions(f"--max-drop is {options['max_drop']:g}, but must be above 0: 1.0 allows one point.")
+    require_report(report)
     max_drop, guard = options.pop("max_drop"), options.pop("guard")
     lines = _swept(model, out, options, command_text(ctx))
     from kprune.jobs.sweep_choice import knee_of, largest_within, points_of
@@ -78,17 +84,27 @@ def sweep_command(ctx: click.Context, /, model: str, out: Path, as_json: bool, *
         click.echo(json.dumps(result))
     else:
         print_sweep(lines, max_drop, chosen, command, console)
+    if report is not None:
+        from kprune.report.html.documents import sweep_page
+        from kprune.report.html.page import write_page
+
+        write_page(report, sweep_page(lines, max_drop=max_drop, chosen=chosen, command=command))
 
 
-NOT_OF_PRUNE = ("max_drop", "guard", "shape", "threads")
-"""Options that mean something else to `kprune prune`, or contradict its --reduction."""
+NOT_OF_PRUNE = ("max_drop", "guard", "shape", "threads", "report", "as_json")
+"""Options that mean something else to `kprune prune`, contradict its --reduction, or are of the output."""
 
 
 def prune_command_for(ctx: click.Context, point: Point) -> str:
     """The command that prunes the model to a point of the sweep, and tests it on the same rows."""
-    without = {*NOT_OF_PRUNE, "as_json", *(() if point.healed else (each.name for each in fields(HealConfig)))}
+    without = {
+        *NOT_OF_PRUNE,
+        "as_json",
+        "report",
+        *(() if point.healed else (each.name for each in fields(HealConfig))),
+    }
     options = ["--reduction", f"{point.reduction:g}", "--evaluate"]
-    return command_like(ctx, prune_command, [ctx.params["model"], "small"], options, without - {"seed"})
+    return command_like(ctx, prune_command, [ctx.params["model"], "small"], options, without)
 
 
 def _swept(model: str, out: Path, options: dict[str, Any], command: str) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from kprune.deploy.timing import bind_inputs, random_inputs, time_interleaved
 from kprune.errors import KpruneError
 from kprune.jobs.grid import model_source
 from kprune.jobs.preparation import Prepared, float32_copy, token_count
-from kprune.jobs.prune_checkpoint import State, evaluate_against_dense, healed, no_progress
+from kprune.jobs.prune_checkpoint import State, evaluate_against_dense, healed, no_progress, weight_megabytes
 from kprune.jobs.results import append_result, read_results
 from kprune.jobs.sweep_choice import drop_of
 from kprune.models.sublayer import find
@@ -59,8 +59,6 @@ class SweepPlan:
     threads: int | None = None
     seconds: float = 1.0
     """Seconds of timing per model."""
-    answers: int = 100
-    """Examples with a changed answer that a line keeps."""
 
     def __post_init__(self) -> None:
         if not self.reductions:
@@ -152,15 +150,10 @@ def _header(prepared: Prepared, config: PruneConfig, plan: SweepPlan, command: s
         "test": test.name,
         "tokens": token_count(prepared.batches),
         "parameters": model.num_parameters(),
-        "megabytes": megabytes_of(model),
+        "megabytes": weight_megabytes(model),
         "command": command,
         "identity": identity,
     }
-
-
-def megabytes_of(model: PreTrainedModel) -> float:
-    """Megabytes of a model's weights, in the types that they have."""
-    return sum(weights.numel() * weights.element_size() for weights in model.parameters()) / 1e6
 
 
 def _lines_of(path: Path, header: Line) -> list[Line]:
@@ -218,13 +211,14 @@ def _line(state: State, plan: SweepPlan, pruned: Pruned, advance: Advance) -> Li
         "removed": pruned.reduction,
         "flops": list(pruned.flops),
         "parameters": list(pruned.parameters),
-        "megabytes": [megabytes_of(state.prepared.model), megabytes_of(pruned.model)],
+        "megabytes": [weight_megabytes(state.prepared.model), weight_megabytes(pruned.model)],
         "milliseconds": milliseconds,
         "kept": [len(step.kept) for step in pruned.steps],
         "errors": [[step.error_before, step.error_after] for step in pruned.steps],
         "steps": [[step.layer, step.kind, step.units] for step in pruned.steps],
         "drop": drop_of(evaluation),
         **evaluation.as_json(),
+        "changes": evaluation.changes_as_json(),
         "prune_seconds": pruned.seconds,
         "timing_seconds": perf_counter() - evaluated,
         "evaluation_seconds": evaluated - started,
