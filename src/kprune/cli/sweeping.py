@@ -97,12 +97,8 @@ NOT_OF_PRUNE = ("max_drop", "guard", "shape", "threads", "report", "as_json")
 
 def prune_command_for(ctx: click.Context, point: Point) -> str:
     """The command that prunes the model to a point of the sweep, and tests it on the same rows."""
-    without = {
-        *NOT_OF_PRUNE,
-        "as_json",
-        "report",
-        *(() if point.healed else (each.name for each in fields(HealConfig))),
-    }
+    healing = {each.name for each in fields(HealConfig)} - {"seed"}
+    without = {*NOT_OF_PRUNE, *(() if point.healed else healing)}
     options = ["--reduction", f"{point.reduction:g}", "--evaluate"]
     return command_like(ctx, prune_command, [ctx.params["model"], "small"], options, without)
 

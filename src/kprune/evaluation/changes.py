@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kprune.data.labels import class_names
+from kprune.data.labels import class_names, class_order
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.evaluation.metrics import Array
 from kprune.models.outputs import (
@@ -64,7 +64,7 @@ class ChangeLog:
 
     def __init__(self, test: Test, config: Any, examples: Sequence[Any], tokenizer: Any) -> None:
         self.test, self.examples, self.tokenizer = test, examples, tokenizer
-        self.names = class_names(config)
+        self.config, self.names = config, class_names(config)
 
     def add(self, ours: Prediction, theirs: Prediction) -> None:
         """Keep both models' predictions for a batch."""
@@ -97,6 +97,8 @@ class _Classes(ChangeLog):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        if self.test.labels:  # the data's names, where the checkpoint has none
+            self.names = [self.test.labels[number] for number in class_order(self.config, self.test.labels)[0]]
         self.chosen = np.zeros((2, len(self.examples)), dtype=np.int64)
         self.confidence = np.zeros((2, len(self.examples)))
 

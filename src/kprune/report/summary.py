@@ -41,7 +41,7 @@ def print_sweep(
     lines: Sequence[Mapping[str, Any]], max_drop: float | None, chosen: Point | None, command: str, console: Console
 ) -> None:
     """Print a sweep's points, and the command for the one that is proposed."""
-    console.print(sweep_table(lines, max_drop, chosen))
+    console.print(sweep_table(lines, chosen))
     if chosen is None:
         console.print(f"No reduction stays within a drop of {max_drop:g} points; try smaller ones, or test more rows.")
         return

@@ -19,34 +19,32 @@ def quality_of(line: Line) -> Mapping[str, Any]:
     return quality
 
 
-def marks_of(lines: Sequence[Line], max_drop: float | None, chosen: Point | None) -> list[str]:
-    """What a table says of each point: the knee, within the drop, proposed."""
+def marks_of(lines: Sequence[Line], chosen: Point | None) -> list[str]:
+    """What a table says of each point: the knee, and the proposal."""
     points = points_of(lines)
     knee = knee_of(points)
     marks = []
     for point in points:
         parts = ["knee"] if point == knee else []
-        if max_drop is not None and point.high <= max_drop:
-            parts.append("within")
         if point == chosen:
             parts.append("proposed")
         marks.append(", ".join(parts))
     return marks
 
 
-def sweep_table(lines: Sequence[Line], max_drop: float | None, chosen: Point | None) -> Table:
+def sweep_table(lines: Sequence[Line], chosen: Point | None) -> Table:
     """Return one row per point: quality with its interval, points lost, size and time."""
     header, *points = lines
     name = quality_of(points[0])["name"]
     title = f"{header['model']} on {header['test']}, {points[0]['examples']:,} examples, 95 % intervals"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for heading in ("removed", name, "points lost", "params", "MB", "ms", "speed-up"):
+    for heading in ("removed", name, "points lost", "M params", "MB", "ms", "speed-up"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     first = points[0]
     whole = "" if not first["against"] else f"{first['against'][0]['value']:.2f}"
     table.add_row("0%", whole, "", *_sizes(first, 0), "", "")
-    for line, mark in zip(points, marks_of(lines, max_drop, chosen), strict=True):
+    for line, mark in zip(points, marks_of(lines, chosen), strict=True):
         table.add_row(*_cells(line), mark)
     return table
 
@@ -67,7 +65,7 @@ def _sizes(line: Line, which: int) -> list[str]:
     """Parameters, megabytes and milliseconds of the dense model (0) or the pruned one (1)."""
     times = line["milliseconds"]
     return [
-        f"{line['parameters'][which] / 1e6:.2f} M",
+        f"{line['parameters'][which] / 1e6:.2f}",
         f"{line['megabytes'][which]:.1f}",
         f"{times[which]:.1f}" if times else "",
     ]

@@ -12,7 +12,7 @@ from kprune.jobs.sweep_choice import Point, knee_of, points_of
 from kprune.report.comparison_runs import Run, by_method, default_runs, mean_and_spread, metric, metric_name
 from kprune.report.html.figures import Dot, Series, curve, errors, figure, times, units_kept
 from kprune.report.html.markup import Child, Html, tag
-from kprune.report.html.numbers import percent, plain, scaled, signed, with_interval
+from kprune.report.html.numbers import capital, percent, plain, scaled, signed, with_interval
 from kprune.report.html.page import page
 from kprune.report.html.sections import Data, changes_section, glance, quality, section, settings, verdict
 from kprune.report.html.tables import Column, table
@@ -90,7 +90,7 @@ def evaluation_page(data: Data, names: tuple[str, str], *, changes: Data | None 
     facts = [("padding", percent(data["padding"], 1)), ("seconds", plain(data["seconds"], 1))]
     sections = [quality(data, names), changes_section(changes, names), settings({}, command, facts)]
     first = data["figures"][0] if data["figures"] else data["fidelity"][0]
-    deck = f"{first['name']} {with_interval(first)} on {data['test']}, {data['examples']:,} examples."
+    deck = f"{capital(first['name'])} {with_interval(first)} on {data['test']}, {data['examples']:,} examples."
     return page("Evaluation", title, deck, sections)
 
 
@@ -155,8 +155,8 @@ def sweep_page(
     proposal = [tag("p", "To make this model:"), tag("pre", tag("code", command), class_="command", tabindex="0")]
     at = f"at {percent(shown['reduction'])}{', healed' if shown['healed'] else ''}"
     sections: list[Child] = [
-        section("curve", "How much can be removed?", _sweep_figures(lines, points[place], max_drop)),
-        section("points", "All points", _points_table(lines, max_drop, points[place])),
+        section("curve", "How much can be removed?", _sweep_figures(lines, points[place])),
+        section("points", "All points", _points_table(lines, points[place])),
         section("proposal", f"The model {at}", proposal) if command else None,
         glance(pairs),
         quality(shown),
@@ -180,15 +180,10 @@ def _sweep_deck(points: Sequence[Point], max_drop: float | None, chosen: Point |
     if max_drop is not None and chosen is None:
         return f"No reduction that was tried stays within a drop of {max_drop:g} points. The page shows the knee."
     reason = "at the knee of the curve" if max_drop is None else f"the most that stays within {max_drop:g} points"
-    lost, low, high = shown["drop"]
-    return (
-        f"{percent(shown['reduction'])} of the encoder’s FLOPs can go, {reason}: "
-        f"{signed(lost)} points lost (95 % interval {signed(low)} to {signed(high)}), "
-        f"{scaled(shown['parameters'][1])} of {scaled(shown['parameters'][0])} parameters left."
-    )
+    return f"{percent(shown['reduction'])} of the encoder’s FLOPs can go, {reason}. {verdict(shown)}"
 
 
-def _sweep_figures(lines: Sequence[Data], chosen: Point, max_drop: float | None) -> list[Child]:
+def _sweep_figures(lines: Sequence[Data], chosen: Point) -> list[Child]:
     """The main curve, against FLOPs, and small ones against parameters, megabytes and milliseconds."""
     found = lines[1:]
     name = quality_of(found[0])["name"]
@@ -214,9 +209,7 @@ def _sweep_figures(lines: Sequence[Data], chosen: Point, max_drop: float | None)
         ("megabytes of weights", lambda line: float(line["megabytes"][1])),
     ]
     if all(line["milliseconds"] for line in found):
-        costs.append(
-            ("times as fast (measured)", lambda line: float(line["milliseconds"][0] / line["milliseconds"][1]))
-        )
+        costs.append(("times as fast (measured)", _speedup))
     small = [
         curve(
             f"curve-{number}-svg",
@@ -224,17 +217,16 @@ def _sweep_figures(lines: Sequence[Data], chosen: Point, max_drop: float | None)
             _sweep_series(found, points, cost, lambda point: ""),
             labels=(label, name),
             level=level,
-            size=(300.0, 210.0),
+            size=(270.0, 200.0),
         )
         for number, (label, cost) in enumerate(costs)
     ]
-    caption = f"{name} with 95 % intervals against the encoder’s FLOPs that were removed."
+    caption = f"{capital(name)} with 95 % intervals against the encoder’s FLOPs that were removed."
     caption += " The dashed line is the dense model." if level is not None else ""
     others = "The same against parameters, megabytes of weights" + (" and measured speed." if len(costs) > 2 else ".")
-    alternative = _points_table(lines, max_drop, chosen)
     return [
-        figure("removed", caption, main, alternative),
-        figure("costs", others, tag("div", *small, class_="panels"), _points_table(lines, max_drop, chosen)),
+        figure("removed", caption, main, _curve_table(found)),
+        figure("costs", others, tag("div", *small, class_="panels"), _costs_table(found)),
     ]
 
 
@@ -256,29 +248,63 @@ def _sweep_series(found: Sequence[Data], points: Sequence[Point], cost: Any, not
     return series
 
 
-def _points_table(lines: Sequence[Data], max_drop: float | None, chosen: Point | None) -> Html:
+def _points_table(lines: Sequence[Data], chosen: Point) -> Html:
+    """What was lost, and what was won, at every point."""
     found = lines[1:]
     name = quality_of(found[0])["name"]
-    numbers = ("FLOPs", "parameters", "MB", "ms", "speed-up", f"{name} (95 % interval)", "points lost (95 % interval)")
-    columns = [Column("removed"), *(Column(each, is_number=True) for each in numbers), Column("")]
+    numbers = (name, "points lost", "parameters", "MB", "ms", "speed-up")
+    columns = [Column("removed"), *(Column(each, is_number=True) for each in numbers), Column("note")]
     rows: list[list[Child]] = []
-    for line, mark in zip(found, marks_of(lines, max_drop, chosen), strict=True):
+    for line, mark in zip(found, marks_of(lines, chosen), strict=True):
         lost, low, high = line["drop"]
         times_of = line["milliseconds"]
         rows.append(
             [
-                percent(line["reduction"]) + (", healed" if line["healed"] else ""),
-                scaled(line["flops"][1]),
+                _named(line),
+                plain(quality_of(line)["value"]),
+                f"{signed(lost)} ({signed(low)} to {signed(high)})",
                 scaled(line["parameters"][1]),
                 plain(line["megabytes"][1], 1),
                 plain(times_of[1], 1) if times_of else "",
-                f"{plain(times_of[0] / times_of[1])}×" if times_of else "",
-                with_interval(quality_of(line)),
-                f"{signed(lost)} ({signed(low)} to {signed(high)})",
+                f"{plain(_speedup(line))}×" if times_of else "",
                 mark,
             ]
         )
-    return table("Size, time and quality of every point", columns, rows)
+    place = points_of(lines).index(chosen)
+    return table("Quality, size and time of every point, with 95 % intervals", columns, rows, chosen=place)
+
+
+def _named(line: Data) -> str:
+    return percent(line["reduction"]) + (", healed" if line["healed"] else "")
+
+
+def _curve_table(found: Sequence[Data]) -> Html:
+    """The main curve as a table."""
+    name = quality_of(found[0])["name"]
+    columns = [
+        Column("removed"),
+        Column("encoder FLOPs", is_number=True),
+        Column(f"{name} (95 % interval)", is_number=True),
+    ]
+    rows = [[_named(line), scaled(line["flops"][1]), with_interval(quality_of(line))] for line in found]
+    return table(f"{name} against FLOPs", columns, rows)
+
+
+def _costs_table(found: Sequence[Data]) -> Html:
+    """The small curves as a table."""
+    name = quality_of(found[0])["name"]
+    columns = [Column("removed"), *(Column(each, is_number=True) for each in ("parameters", "MB", "speed-up", name))]
+    rows = [
+        [
+            _named(line),
+            scaled(line["parameters"][1]),
+            plain(line["megabytes"][1], 1),
+            f"{plain(_speedup(line))}×" if line["milliseconds"] else "",
+            plain(quality_of(line)["value"]),
+        ]
+        for line in found
+    ]
+    return table(f"{name} against size and speed", columns, rows)
 
 
 def compare_page(runs: Sequence[Run], name: str, *, command: str = "") -> Html:
@@ -322,6 +348,6 @@ def _task_section(number: int, task: str, runs: Sequence[Run]) -> Html:
         x_text=percent,
         x_range=(0.0, 1.0),
     )
-    caption = f"{name} on {task}: mean over the seeds, with one standard deviation. The dashed line is the dense model."
+    caption = f"{capital(name)} on {task}: mean and standard deviation over seeds. The dashed line is the dense model."
     data = table(f"{task}: mean and standard deviation of {name}", columns, rows)
     return section(f"task-{number}", task, figure(f"task-{number}-figure", caption, content, data))

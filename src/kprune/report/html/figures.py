@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kprune.report.html.markup import Child, Html, tag
@@ -13,6 +13,8 @@ from kprune.report.html.tables import Column, table
 
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 30.0, 44.0
 """Margins of a plot."""
+DODGE = 2.5
+"""Pixels between the points of two series at one place, so that no interval hides another."""
 MOST_SERIES = 6
 """Series with a colour of their own."""
 
@@ -66,7 +68,10 @@ def curve(
         marks.append(tag("line", x1=x.start, x2=x.end, y1=y(level), y2=y(level), class_="level"))
         marks.append(tag("text", "dense", x=x.end, y=y(level) - 5, class_="note", text_anchor="end"))
     for number, line in enumerate(series):
-        marks.append(_series(line, f"s{number % MOST_SERIES}", x, y, x_text))
+        aside = DODGE * (number - 0.5 * (len(series) - 1))
+        marks.append(
+            _series(line, f"s{number % MOST_SERIES}", replace(x, start=x.start + aside, end=x.end + aside), y, x_text)
+        )
     described = f"{labels[1]} against {labels[0]}: " + "; ".join(
         f"{line.name}, " + ", ".join(f"{plain(d.y)} at {x_text(d.x)}" for d in line.dots) for line in series
     )
@@ -154,14 +159,14 @@ def errors(name: str, steps: Sequence[Mapping[str, Any]]) -> Html | None:
     width, row = 440.0, 17.0
     height = TOP + row * len(steps) + BOTTOM
     low = 10.0 ** (len(f"{1 / min(known):.0f}") * -1) if min(known) < 1 else 0.1
-    x = Axis(max(low, 1e-9), max(1.0, max(known)) if max(known) > 0.1 else 10 * max(known), 118.0, width - RIGHT, True)
+    x = Axis(max(low, 1e-9), max(1.0, max(known)) if max(known) > 0.1 else 10 * max(known), 104.0, width - RIGHT, True)
     y = Axis(0.0, float(len(steps)), height - BOTTOM, TOP)
     plot = Plot(width, height, x, Axis(0.0, 0.0, height - BOTTOM, TOP), "error, ‖T − S‖² / ‖T‖²", "", _power)
     marks: list[Child] = [plot.frame()]
     for place, (step, before, after) in enumerate(pairs):
         at = y(place + 0.5)
         sublayer = f"layer {step['layer']} {step['kind']}"
-        marks.append(tag("text", sublayer, x=110.0, y=at + 4, class_="tick", text_anchor="end"))
+        marks.append(tag("text", f"{step['layer']} {step['kind']}", x=96.0, y=at + 4, class_="tick", text_anchor="end"))
         marks += [tag("line", x1=x(before), x2=x(after), y1=at, y2=at, class_="link")] if before and after else []
         marks += [dot(x(before), at, "s1 hollow", f"{sublayer} before: {before:.4g}")] if before else []
         marks += [dot(x(after), at, "s0", f"{sublayer} after: {after:.4g}")] if after else []
@@ -247,7 +252,7 @@ def _time_bar(timing: Mapping[str, Any], y: float, most: float, number: int) -> 
     )
 
 
-def _cut(name: str, most: int = 19) -> str:
+def _cut(name: str, most: int = 15) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-VOID = {"meta", "br", "input", "line", "rect", "circle", "path", "polyline"}
-"""Elements that are written without an end tag."""
+VOID = {"meta", "input"}
+"""Elements that have no end tag; those of SVG have one."""
 CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "�")
 """Control characters, which are not allowed in HTML."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import floor, log10
 from typing import Any
 
 MINUS, TO = "\u2212", "\u2013"
@@ -54,6 +55,11 @@ def scaled(value: float) -> str:
     return plain(value, 0)
 
 
+def capital(name: str) -> str:
+    """A name at the start of a sentence."""
+    return name[:1].upper() + name[1:]
+
+
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that span a range: 1, 2 or 5 times a power of ten apart."""
     if not high > low:
@@ -66,14 +72,10 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def _floor_log10(value: float) -> int:
-    from math import floor, log10
-
     return floor(log10(value))
 
 
 def _floor(value: float) -> int:
-    from math import floor
-
     return floor(value + 1e-9)
 
 

@@ -49,4 +49,5 @@ def write_page(path: Path, content: str) -> None:
         temporary.write_text(content, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         raise KpruneError(f"{path} cannot be written ({error.strerror}); name another file for the report.") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from kprune.report.html.figures import figure, intervals, share_bar
 from kprune.report.html.markup import Child, Html, tag
-from kprune.report.html.numbers import digits_of, percent, plain, scaled, signed, with_interval
+from kprune.report.html.numbers import capital, digits_of, percent, plain, scaled, signed, with_interval
 from kprune.report.html.tables import Cell, Column, sortable_table, table
 
 Data = Mapping[str, Any]
@@ -21,7 +21,7 @@ def section(name: str, title: str, *content: Child) -> Html:
 
 def glance(pairs: Sequence[tuple[str, float, float, str]]) -> Html:
     """Sizes before and after: (name, before, after, unit); the unit "count" writes 22.7 M."""
-    columns = [Column(""), *(Column(each, is_number=True) for each in ("before", "after")), Column("left")]
+    columns = [Column("measure"), *(Column(each, is_number=True) for each in ("before", "after")), Column("left")]
     rows = []
     for name, before, after, unit in pairs:
         written = [scaled(each) if unit == "count" else f"{plain(each, 1)} {unit}" for each in (before, after)]
@@ -61,10 +61,10 @@ def _metric(number: int, ours: Data, evaluation: Data, name: str, other: str) ->
         cells.append(["difference", with_interval(gap, with_sign=True), f"p = {gap['p_value']:.3f}"])
         drawn = [("difference", gap["value"], gap["low"], gap["high"], "s1")]
         gaps = intervals(f"quality-{number}-gap", f"{ours['name']}: difference on the same examples", drawn, zero=True)
-    columns = [Column(""), Column(f"{ours['name']} (95 % interval)", is_number=True), Column("paired test")]
+    columns = [Column("model"), Column(f"{ours['name']} (95 % interval)", is_number=True), Column("paired test")]
     data = table(f"{ours['name']} with 95 % intervals", columns, cells)
     content = [intervals(f"quality-{number}-svg", f"{ours['name']} with 95 % intervals", rows), gaps]
-    caption = f"{ours['name']}: the dot is the estimate, the line its 95 % interval." + (
+    caption = f"{capital(ours['name'])}: the dot is the estimate, the line its 95 % interval." + (
         " Below, the difference on the same examples; the dashed line is no difference." if gaps else ""
     )
     return figure(f"quality-{number}", caption, content, data)
@@ -106,7 +106,7 @@ def _changes_table(heading: str, what: str, kept: Sequence[Data], ours: str, the
     measure = "cosine" if is_text else "confidence"
     columns = [Column("query" if is_text else "text", is_text=True)]
     for name in (theirs, ours):
-        columns.append(Column(f"{name}: {what}", is_text=is_text))
+        columns.append(Column(f"{name}: nearest" if is_text else name, is_text=is_text))
         if has_confidence:
             columns.append(Column(measure, is_number=True))
     columns += [Column("right answer")] if has_reference else []
@@ -122,7 +122,8 @@ def _changes_table(heading: str, what: str, kept: Sequence[Data], ours: str, the
         rows.append(row)
     pairs = [f"{each['before']} → {each['after']}" for each in kept]
     groups = pairs if len(set(pairs)) <= MOST_GROUPS and what == "answer" else []
-    return sortable_table("changed", heading, columns, rows, groups=groups)
+    caption = f"{heading}: both models side by side; the headings sort"
+    return sortable_table("changed", caption, columns, rows, groups=groups)
 
 
 MOST_GROUPS = 30
@@ -144,7 +145,7 @@ def settings(values: Mapping[str, Any], command: str, facts: Sequence[tuple[str,
     rows = [[name, value] for name, value in facts]
     rows += [[name.replace("_", " "), _setting(value)] for name, value in values.items() if value is not None]
     if rows:
-        content.append(table("Settings", [Column("setting"), Column("value")], rows))
+        content.append(table("Every setting and its value", [Column("setting"), Column("value")], rows))
     return section("settings", "Settings", *content)
 
 
@@ -160,12 +161,12 @@ def verdict(evaluation: Data | None) -> str:
         return ""
     if not evaluation["differences"]:
         alike = evaluation["fidelity"][0]
-        return f"The {alike['name']} of its outputs with the dense model's is {with_interval(alike)}."
+        return f"The {alike['name']} of its outputs with the dense model’s is {with_interval(alike)}."
     ours, theirs, gap = (evaluation[each][0] for each in ("figures", "against", "differences"))
     digits = digits_of(ours["name"])
     chance = "which may be chance" if gap["p_value"] > 0.05 else "which is not chance"
     return (
-        f"Its {ours['name']} is {plain(ours['value'], digits)}, the dense model's {plain(theirs['value'], digits)}: a "
+        f"Its {ours['name']} is {plain(ours['value'], digits)}, the dense model’s {plain(theirs['value'], digits)}: a "
         f"difference of {signed(gap['value'], digits)} (95 % interval {signed(gap['low'], digits)} to "
         f"{signed(gap['high'], digits)}), {chance}."
     )

@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from kprune.report.html.markup import Child, Html, tag
 from kprune.report.html.numbers import tick_label, ticks
 
+NARROW = 300.0
+"""Wider drawings shrink on a phone, and their text grows."""
+MOST_TICKS = 7
+"""Steps of an axis; a range that begins and ends at ticks has no more."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -27,13 +32,15 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Where the grid's lines are."""
+        """Where the grid's lines are; an axis without extent has none."""
+        if not self.high > self.low:
+            return []
         if self.is_log:
             first, last = math.floor(_log(self.low) + 1e-9), math.ceil(_log(self.high) - 1e-9)
             step = max(1, -(-(last - first) // 6))
             found = [10.0**power for power in range(first, last + 1, step)]
         else:
-            found = ticks(self.low, self.high)
+            found = ticks(self.low, self.high, MOST_TICKS)
         return [tick for tick in found if self.low * (1 - 1e-9) - 1e-12 <= tick <= self.high * (1 + 1e-9) + 1e-12]
 
 
@@ -88,6 +95,7 @@ def drawing(name: str, title: str, description: str, width: float, height: float
         tag("title", title, id=f"{name}-title"),
         tag("desc", description, id=f"{name}-desc"),
         *content,
+        class_="wide" if width > NARROW else None,
         viewBox=f"0 0 {width:g} {height:g}",
         role="img",
         aria_labelledby=f"{name}-title {name}-desc",

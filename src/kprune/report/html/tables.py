@@ -26,19 +26,22 @@ class Cell:
     value: float | None = None
 
 
-def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, label: str = "") -> Html:
-    """A table; the first cell of a row is its heading. A narrow screen scrolls it, not the page."""
+def table(
+    caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Child]], *, chosen: int | None = None
+) -> Html:
+    """A table; the first cell of a row is its heading, and one row may be marked. A narrow screen scrolls it alone."""
     head = tag("tr", *(tag("th", each.title, scope="col", class_=_class(each)) for each in columns))
     body = [
         tag(
             "tr",
             tag("th", row[0], scope="row", class_=_class(columns[0])),
             *(tag("td", cell, class_=_class(column)) for column, cell in zip(columns[1:], row[1:], strict=True)),
+            class_="chosen" if number == chosen else None,
         )
-        for row in rows
+        for number, row in enumerate(rows)
     ]
-    content = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body))
-    return tag("div", content, class_="scroll", role="region", tabindex="0", aria_label=label or caption)
+    content = tag("table", tag("caption", tag("span", caption)), tag("thead", head), tag("tbody", *body))
+    return tag("div", content, class_="scroll", role="region", tabindex="0", aria_label=caption)
 
 
 def sortable_table(
@@ -59,7 +62,9 @@ def sortable_table(
             for column, cell in zip(columns, row, strict=True)
         ]
         body.append(tag("tr", *cells, data_group=groups[number] if groups else None))
-    content = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body), id=name)
+    content = tag(
+        "table", tag("caption", tag("span", caption)), tag("thead", tag("tr", *head)), tag("tbody", *body), id=name
+    )
     scroll = tag("div", content, class_="scroll tall", role="region", tabindex="0", aria_label=caption)
     return tag("div", _controls(name, groups), scroll, class_="explorer", data_for=name)
 
