@@ -271,7 +271,7 @@ def workspace(inputs, tmp_path, monkeypatch) -> Path:
 def outputs_of(words: list[str]) -> set[str]:
     """Files and folders that a command writes, and that must not exist before."""
     verb, *others = words
-    positional = {"prune": 1, "sweep": 1, "export": 1, "plot": 1, "compare": 0}.get(verb)
+    positional = {"prune": 1, "sweep": 1, "export": 1, "plot": 1, "report": 1, "compare": 0}.get(verb)
     kept = {others[place + 1] for place, word in enumerate(others) if word == "--checkpoint"}
     return kept if positional is None else {*kept, others[positional]}
 

@@ -7,7 +7,9 @@ import page_data
 import pytest
 from browser import IS_MISSING, REASON, Browser
 
-from kprune.report.html.documents import bench_page, compare_page, evaluation_page, folder_page, prune_page, sweep_page
+from kprune.report.html.comparison_document import compare_page
+from kprune.report.html.documents import bench_page, evaluation_page, folder_page, prune_page
+from kprune.report.html.sweep_document import sweep_page
 
 pytestmark = pytest.mark.skipif(IS_MISSING, reason=REASON)
 AXE = os.environ.get("KPRUNE_AXE", "")

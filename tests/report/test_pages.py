@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprune.errors import KpruneError
-from kprune.report.html.documents import bench_page, compare_page, evaluation_page, folder_page, prune_page, sweep_page
+from kprune.report.html.comparison_document import compare_page
+from kprune.report.html.documents import bench_page, evaluation_page, folder_page, prune_page
 from kprune.report.html.markup import CONTROLS, Html, tag
 from kprune.report.html.numbers import plain, ticks
 from kprune.report.html.page import write_page
 from kprune.report.html.recognition import page_of
 from kprune.report.html.svg import Axis
+from kprune.report.html.sweep_document import sweep_page
 
 PAGES = {
     "sweep": lambda: sweep_page(page_data.sweep(), command="kprune prune MODEL small --reduction 0.5"),

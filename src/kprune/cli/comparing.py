@@ -65,7 +65,7 @@ def compare_command(
         raise KpruneError("every cell failed; the lines above have the reasons. The next run tries them again.")
     if report is not None:
         from kprune.report.comparison_runs import finished_runs
-        from kprune.report.html.documents import compare_page
+        from kprune.report.html.comparison_document import compare_page
         from kprune.report.html.page import write_page
 
         write_page(report, compare_page(finished_runs(results), results.stem, command=command_text(ctx)))

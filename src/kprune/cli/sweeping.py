@@ -85,8 +85,8 @@ def sweep_command(
     else:
         print_sweep(lines, max_drop, chosen, command, console)
     if report is not None:
-        from kprune.report.html.documents import sweep_page
         from kprune.report.html.page import write_page
+        from kprune.report.html.sweep_document import sweep_page
 
         write_page(report, sweep_page(lines, max_drop=max_drop, chosen=chosen, command=command))
 

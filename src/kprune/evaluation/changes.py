@@ -24,7 +24,7 @@ from kprune.models.outputs import (
 
 MOST_TEXTS = 1000
 """Texts among which an embedder's nearest is sought."""
-MOST_CHARACTERS = 600
+MOST_CHARACTERS = 400
 """Of a text or an answer that is kept."""
 MOST_TOKENS = 8
 """Differing tokens of one example that are named."""

@@ -10,8 +10,8 @@ from rich.console import Console
 from kprune.checkpoints.inspection import Inspection
 from kprune.deploy.benchmark import Bench, Timing
 from kprune.evaluation.evaluator import Evaluation
-from kprune.jobs.sweep_choice import Point
-from kprune.report.sweep_table import sweep_table
+from kprune.jobs.sweep_choice import Point, knee_of, points_of
+from kprune.report.sweep_table import named, sweep_table
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
 
 
@@ -42,11 +42,13 @@ def print_sweep(
 ) -> None:
     """Print a sweep's points, and the command for the one that is proposed."""
     console.print(sweep_table(lines, chosen))
+    knee = knee_of(points_of(lines))
+    console.print(f"The knee of the curve is at {named(knee)}.", highlight=False)
     if chosen is None:
         console.print(f"No reduction stays within a drop of {max_drop:g} points; try smaller ones, or test more rows.")
         return
-    reason = "the knee of the curve" if max_drop is None else f"the largest reduction within {max_drop:g} points"
-    console.print(f"Proposed is {reason}:", highlight=False)
+    reason = "the knee" if max_drop is None else f"the largest reduction within {max_drop:g} points"
+    console.print(f"Proposed is {named(chosen)}, {reason}:", highlight=False)
     console.print(f"  {command}", highlight=False, soft_wrap=True)
 
 

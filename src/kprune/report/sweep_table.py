@@ -19,6 +19,11 @@ def quality_of(line: Line) -> Mapping[str, Any]:
     return quality
 
 
+def named(point: Point) -> str:
+    """A point's reduction, and whether it is healed."""
+    return f"{point.reduction:.0%}" + (" healed" if point.healed else "")
+
+
 def marks_of(lines: Sequence[Line], chosen: Point | None) -> list[str]:
     """What a table says of each point: the knee, and the proposal."""
     points = points_of(lines)
@@ -40,12 +45,11 @@ def sweep_table(lines: Sequence[Line], chosen: Point | None) -> Table:
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for heading in ("removed", name, "points lost", "M params", "MB", "ms", "speed-up"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
     first = points[0]
     whole = "" if not first["against"] else f"{first['against'][0]['value']:.2f}"
-    table.add_row("0%", whole, "", *_sizes(first, 0), "", "")
-    for line, mark in zip(points, marks_of(lines, chosen), strict=True):
-        table.add_row(*_cells(line), mark)
+    table.add_row("0%", whole, "", *_sizes(first, 0), "")
+    for line, point in zip(points, points_of(lines), strict=True):
+        table.add_row(*_cells(line), style="bold" if point == chosen else "")
     return table
 
 

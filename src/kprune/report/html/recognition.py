@@ -16,7 +16,9 @@ from kprune.jobs.results import read_results
 from kprune.jobs.sweep import is_header, read_sweep
 from kprune.jobs.sweep_choice import knee_of, largest_within, points_of
 from kprune.report.comparison_runs import finished_runs
-from kprune.report.html.documents import bench_page, compare_page, evaluation_page, folder_page, prune_page, sweep_page
+from kprune.report.html.comparison_document import compare_page
+from kprune.report.html.documents import bench_page, evaluation_page, folder_page, prune_page
+from kprune.report.html.sweep_document import sweep_page
 
 JSON_PAGES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "timings": bench_page,

@@ -7,7 +7,7 @@ from typing import Any
 
 from kprune.report.html.figures import figure, intervals, share_bar
 from kprune.report.html.markup import Child, Html, tag
-from kprune.report.html.numbers import capital, digits_of, percent, plain, scaled, signed, with_interval
+from kprune.report.html.numbers import FINE, capital, digits_of, percent, plain, scaled, signed, with_interval
 from kprune.report.html.tables import Cell, Column, sortable_table, table
 
 Data = Mapping[str, Any]
@@ -71,9 +71,19 @@ def _metric(number: int, ours: Data, evaluation: Data, name: str, other: str) ->
 
 
 def _likeness(figures: Sequence[Data], other: str) -> Html:
+    """How alike the two models' outputs are; percentages are drawn."""
     rows = [[each["name"], with_interval(each)] for each in figures]
     columns = [Column(f"with {other}"), Column("value (95 % interval)", is_number=True)]
-    return table("How alike the outputs of the two models are, right or wrong", columns, rows)
+    title = "How alike the outputs of the two models are, right or wrong"
+    drawn = [(_short_name(each["name"]), each["value"], each["low"], each["high"], "s0") for each in figures]
+    shares = [row for row, each in zip(drawn, figures, strict=True) if each["name"] not in FINE]
+    caption = f"Likeness of the outputs to those of {other}, right or wrong; 100 is equal. Lines are 95 % intervals."
+    return figure("likeness", caption, intervals("likeness-svg", title, shares), table(title, columns, rows))
+
+
+def _short_name(name: str) -> str:
+    """A figure's name that fits beside its interval."""
+    return name.removeprefix("agreement on ")
 
 
 def changes_section(changes: Data | None, names: tuple[str, str] = ("pruned", "dense")) -> Html | None:
@@ -88,7 +98,7 @@ def changes_section(changes: Data | None, names: tuple[str, str] = ("pruned", "d
     sentence = f"{changed:,} of {compared:,} ({percent(changed / compared if compared else 0.0, 1)})"
     explained = {
         "nearest text": f"For {sentence} texts of the test, the nearest other text is another one. The cosines are the "
-        f"{theirs} model's, so that a small difference is a close call.",
+        f"{theirs} model’s, so that a small difference is a close call.",
         "value": f"The {len(kept):,} examples on which the two models differ most.",
     }
     intro = explained.get(what, f"{sentence} examples get another answer.")
