@@ -22,7 +22,7 @@ from kprune.deploy.latency import default_cache
 from kprune.errors import BadOptions
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.max_drop import PruneWithinDrop, Trial
-from kprune.jobs.preparation import Prepared, prepare
+from kprune.jobs.preparation import Prepared, prepare_from
 from kprune.jobs.prune_checkpoint import (
     Stage,
     State,
@@ -34,7 +34,6 @@ from kprune.jobs.prune_checkpoint import (
 )
 from kprune.jobs.speedup import PruneToSpeedup
 from kprune.models.row_format import as_source, to_json
-from kprune.pruning.registry import wants_labels
 from kprune.pruning.result import describe_healing
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.html.documents import prune_page
@@ -125,19 +124,8 @@ def _prepare(
         raise BadOptions(
             f"--speedup times models of text, and {source.title} reads {data.medium.name}; use --reduction."
         )
-    sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
-    prepared = prepare(
-        source,
-        sample,
-        test and data.with_windows(test),
-        config,
-        tokens=data.tokens,
-        max_length=data.max_length,
-        device=local_device(run.device),
-        with_labels=wants_labels(config),
-        held_out=held_out,
-    )
-    return prepared, config
+    device, wants_test = local_device(run.device), goal.wants_test
+    return prepare_from(source, data, config, wants_test=wants_test, device=device, held_out=held_out), config
 
 
 def _print_trial(trial: Trial, max_drop: float) -> None:

@@ -10,13 +10,10 @@ import click
 from click.core import ParameterSource
 
 
-def command_text(ctx: click.Context, *, without: Collection[str] = ()) -> str:
-    """The command of a context, with the arguments and options that were given, except those named in `without`."""
-    words = ["kprune", str(ctx.info_name)]
-    for parameter in ctx.command.params:
-        if parameter.name not in without:
-            words += _given(ctx, parameter)
-    return shlex.join(words)
+def command_text(ctx: click.Context) -> str:
+    """The command of a context, with the arguments and options that were given."""
+    words = (word for parameter in ctx.command.params for word in _given(ctx, parameter))
+    return shlex.join(["kprune", str(ctx.info_name), *words])
 
 
 def command_like(

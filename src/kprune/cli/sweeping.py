@@ -76,9 +76,7 @@ def sweep_command(
 
     points = points_of(lines)
     chosen = knee_of(points) if max_drop is None else largest_within(points, max_drop, guard=guard)
-    command = ""
-    if chosen is not None:
-        command = prune_command_for(ctx, chosen)
+    command = "" if chosen is None else prune_command_for(ctx, chosen)
     if as_json:
         result = {"lines": lines, "chosen": chosen and vars(chosen), "command": command or None}
         click.echo(json.dumps(result))
@@ -126,24 +124,11 @@ def _prepare(model: str, run: RunConfig, held_out: float, options: dict[str, Any
     """The model with its sample and test."""
     from kprune.checkpoints.processors import medium_of
     from kprune.checkpoints.source import Source, fetch
-    from kprune.jobs.preparation import prepare
-    from kprune.pruning.registry import wants_labels
+    from kprune.jobs.preparation import prepare_from
 
     data = take_data_options(options)
     data.require_one_source()
     source = Source(fetch(model), name=model)
     data = replace(data, medium=medium_of(source))
     config: PruneConfig = take_config(PruneConfig, options, pooling=source.pooling)
-    sample, test = data.sample_and_test(wants_test=True, seed=config.seed)
-    prepared = prepare(
-        source,
-        sample,
-        test and data.with_windows(test),
-        config,
-        tokens=data.tokens,
-        max_length=data.max_length,
-        device=run.device,
-        with_labels=wants_labels(config),
-        held_out=held_out,
-    )
-    return prepared, config
+    return prepare_from(source, data, config, wants_test=True, device=run.device, held_out=held_out), config

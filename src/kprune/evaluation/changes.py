@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,13 @@ class ChangeLog:
         value = references[number]
         is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
         names = self.test.labels or self.names
-        return names[int(value)] if is_number and 0 <= int(value) < len(names) else _short(value, number)
+        return names[int(value)] if is_number and 0 <= int(value) < len(names) else _short(str(value), number)
 
 
 def _short(value: Any, number: int) -> str:
     """A text, cut to what a page shows; images and sounds are named by their number."""
-    text = value if isinstance(value, str) else f"example {number}" if hasattr(value, "shape") else str(value)
+    is_written = isinstance(value, str | int | float | list | dict)  # not an image or a sound
+    text = str(value) if is_written else value.name if isinstance(value, Path) else f"example {number}"
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 2].rsplit(" ", 1)[0] + " …"
 
 
@@ -241,15 +243,19 @@ class _Embeddings(ChangeLog):
         is_similarity = self.test.references is not None
         order = zip(*rows, strict=True) if is_similarity else rows  # a similarity's first texts, then its second ones
         self.texts = [part for row in order for part in row]
+        names = [_short(text, n) if not isinstance(text, str) else text for n, text in enumerate(self.texts)]
+        first = {name: n for n, name in reversed(list(enumerate(names)))}
+        self.chosen = sorted(first.values())[:MOST_TEXTS]
+        self._wanted = set(self.chosen)
 
     def add(self, ours: Prediction, theirs: Prediction) -> None:
         for known, prediction in zip(self.vectors, (ours, theirs), strict=True):
             for number, vector in zip(prediction.example.tolist(), prediction.values.cpu(), strict=True):
-                known[number] = vector
+                if number in self._wanted:
+                    known[number] = vector
 
     def changes(self, most: int, answers: Sequence[Any]) -> Changes | None:
-        first = list({text: n for n, text in reversed(list(enumerate(self.texts)))}.values())
-        chosen = sorted(first)[:MOST_TEXTS]
+        chosen = self.chosen
         if len(chosen) < 3:
             return None
         cosines = []

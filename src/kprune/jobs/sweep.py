@@ -104,10 +104,9 @@ def sweep(
         with _kept_targets(pruner, state.run, several=len(missing) > 1):
             for number, reduction in enumerate(missing):
                 share = _Share(advance, number, len(missing), f"{reduction:.0%} removed")
-                for line in _run(state, pruner, plan, reduction, share):
-                    if (reduction, line["healed"]) not in done:
-                        append_result(path, line)
-                        finished(line)
+                for line in _run(state, pruner, plan, reduction, share, is_done=(reduction, False) in done):
+                    append_result(path, line)
+                    finished(line)
     return _wanted(_lines_of(path, header), plan)
 
 
@@ -186,10 +185,13 @@ def _wanted(lines: list[Line], plan: SweepPlan) -> list[Line]:
     return [lines[0], *(line for line in lines[1:] if (line["reduction"], line["healed"]) in cells)]
 
 
-def _run(state: State, pruner: Pruner, plan: SweepPlan, reduction: float, share: _Share) -> Iterator[Line]:
-    """The lines of one reduction: the pruned model's, and the healed one's."""
+def _run(
+    state: State, pruner: Pruner, plan: SweepPlan, reduction: float, share: _Share, *, is_done: bool
+) -> Iterator[Line]:
+    """The lines of one reduction: the pruned model's, unless it is done, and the healed one's."""
     pruned = pruner.prune(reduction, progress=share.part(0.0, 0.7 if plan.heal is None else 0.2))
-    yield _line(state, plan, pruned, share.part(*((0.7, 1.0) if plan.heal is None else (0.2, 0.3))))
+    if not is_done:
+        yield _line(state, plan, pruned, share.part(*((0.7, 1.0) if plan.heal is None else (0.2, 0.3))))
     if plan.heal is not None:
         better = healed(state, pruned, share.part(0.3, 0.9))
         yield _line(state, plan, better, share.part(0.9, 1.0))

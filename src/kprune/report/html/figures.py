@@ -220,7 +220,7 @@ def times(name: str, timings: Sequence[Mapping[str, Any]]) -> Html:
     marks: list[Child] = []
     for runtime, batch, length in cases:
         group = [t for t in timings if (t["runtime"], t["batch"], t["length"]) == (runtime, batch, length)]
-        most = max(each["p95_ms"] for each in group)
+        most = min(max(t["p95_ms"] for t in group), LATEST * max(t["p50_ms"] for t in group))
         marks.append(tag("text", f"{runtime}, {batch} × {length}", x=0.0, y=y + 12, class_="label"))
         y += 18
         for each in group:
@@ -239,9 +239,13 @@ def times(name: str, timings: Sequence[Mapping[str, Any]]) -> Html:
     return figure(name, caption, content, _times_table(title, timings))
 
 
+LATEST = 1.5
+"""A 95th percentile beyond this multiple of the slowest median is drawn at the panel's end; the table has its value."""
+
+
 def _time_bar(timing: Mapping[str, Any], y: float, most: float, number: int) -> Html:
     scale = 190.0 / most
-    length, late = scale * timing["p50_ms"], scale * timing["p95_ms"]
+    length, late = scale * timing["p50_ms"], min(scale * timing["p95_ms"], 190.0)
     speedup = f", {plain(timing['speedup'])}×" if timing.get("speedup") else ""
     return tag(
         "g",
