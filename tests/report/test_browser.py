@@ -14,12 +14,13 @@ from kprune.report.html.sweep_document import sweep_page
 pytestmark = pytest.mark.skipif(IS_MISSING, reason=REASON)
 AXE = os.environ.get("KPRUNE_AXE", "")
 """Path of axe.min.js, of the npm package axe-core."""
+NAMES = ("a-pruned-model-with-a-long-name", "the-dense-model-that-it-was-made-from")
 LONG = "a long text without end " * 30 + "x" * 300
 
 PAGES = {
     "sweep": lambda: sweep_page(page_data.sweep(healed=True), command=f"kprune prune MODEL small --data {'x' * 200}"),
     "prune": lambda: prune_page(page_data.pruned(), "a-model-with-a-name-" * 6, changes=page_data.changes(("a", LONG))),
-    "evaluate": lambda: evaluation_page(page_data.evaluation(), ("small", "dense"), changes=page_data.changes()),
+    "evaluate": lambda: evaluation_page(page_data.evaluation(), NAMES, changes=page_data.changes()),
     "bench": lambda: bench_page(page_data.bench()),
     "compare": lambda: compare_page(page_data.comparison(), "results"),
     "folder": lambda: folder_page(page_data.inspection(), "small"),

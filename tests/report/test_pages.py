@@ -158,6 +158,12 @@ def test_bars_have_the_units_that_are_kept():
     assert [k / w for k, w in zip(kept, whole, strict=True)] == pytest.approx(shares, abs=0.01)
 
 
+def test_values_that_are_not_finite_are_shown_as_such():
+    data = page_data.evaluation()
+    data["figures"][0] |= {"value": float("inf"), "high": float("inf")}
+    assert "inf" in Outline(evaluation_page(data, ("a", "b"))).all("td")[2][1]
+
+
 def test_the_knee_and_the_proposal_are_marked():
     lines = page_data.sweep()
     rows = re.findall(r"<tr class=\"chosen\">.*?</tr>", sweep_page(lines), re.DOTALL)

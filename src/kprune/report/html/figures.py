@@ -205,7 +205,7 @@ def intervals(
         marks.append(tag("line", x1=x(0.0), x2=x(0.0), y1=8.0, y2=base, class_="level"))
     for place, (label, value, low, high, kind) in enumerate(rows):
         at = 12 + row * (place + 0.5)
-        marks.append(tag("text", label, x=104.0, y=at + 4, class_="tick", text_anchor="end"))
+        marks.append(tag("text", _cut(label), x=104.0, y=at + 4, class_="tick", text_anchor="end"))
         marks.append(tag("line", x1=x(low), x2=x(high), y1=at, y2=at, class_=f"span {kind}"))
         marks.append(dot(x(value), at, kind, f"{label}: {plain(value)} ({interval(low, high)})", 4.5))
     spoken = "; ".join(f"{label}: {plain(value)} ({interval(low, high)})" for label, value, low, high, _ in rows)

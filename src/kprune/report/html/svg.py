@@ -49,7 +49,9 @@ def _log(value: float) -> float:
 
 
 def nice(low: float, high: float) -> tuple[float, float]:
-    """A range that begins and ends at ticks."""
+    """A range that begins and ends at ticks; an end that is not finite counts as 0."""
+    low, high = (value if math.isfinite(value) else 0.0 for value in (low, high))
+    low, high = min(low, high), max(low, high)
     marks = ticks(low, high)
     return marks[0], marks[-1]
 
