@@ -286,7 +286,7 @@ def outputs_of(words: list[str]) -> set[str]:
     verb, *others = words
     if "--dry-run" in others:
         return set()
-    positional = {"prune": 1, "export": 1, "plot": 1, "compare": 0}.get(verb)
+    positional = {"prune": 1, "sweep": 1, "export": 1, "plot": 1, "report": 1, "compare": 0}.get(verb)
     kept = {others[place + 1] for place, word in enumerate(others) if word == "--checkpoint"}
     return kept if positional is None else {*kept, others[positional]}
 
@@ -311,6 +311,7 @@ def shortened(words: list[str], inputs: Path) -> list[str]:
         short.append(word)
     extra: dict[str, list[str]] = {
         "prune": ["--tokens", "1000"],
+        "sweep": ["--tokens", "600", "--limit", "30", "--shape", "2x8", "--seconds", "0", "--reduction", "0.5"],
         "compare": ["--tokens", "400", "--limit", "20", "--seed", "0", "--data", str(inputs / "DIR")],
         "bench": ["--seconds", "0", "--runtime", "torch", "--threads", "1"],
     }

@@ -91,7 +91,7 @@ def test_every_option_reaches_its_configuration(checkpoint, text, tmp_path, monk
         raise KpruneError("received")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("kprune.cli.prune_run.prepare", lambda *_, **__: None)
+    monkeypatch.setattr("kprune.cli.prune_run.prepare_from", lambda *_, **__: None)
     monkeypatch.setattr("kprune.cli.prune_run.prune_checkpoint", receive)
     arguments = [
         f"--{name.replace('_', '-')}={value}" for name, value in OTHER_VALUES.items() if type(value) is not bool

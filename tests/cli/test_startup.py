@@ -18,7 +18,10 @@ finally:
     print("heavy:", *[name for name in %r if name in sys.modules], file=sys.stderr)
     print("seconds:", used.ru_utime + used.ru_stime, file=sys.stderr)
 """ % (HEAVY,)  # noqa: UP031
-COMMANDS = ("prune", "check", "evaluate", "bench", "export", "compare", "plot", "tasks", "inspect", "families", "demo")
+COMMANDS = (
+    *("prune", "sweep", "report", "check", "evaluate", "bench", "export", "compare", "plot"),
+    *("tasks", "inspect", "families", "demo"),
+)
 QUICK = [
     ("--help",),
     ("--version",),

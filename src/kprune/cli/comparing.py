@@ -10,7 +10,8 @@ import click
 
 from kprune.cli.group import Work
 from kprune.cli.help_page import grouped
-from kprune.cli.options import json_option
+from kprune.cli.options import json_option, report_option, require_report
+from kprune.cli.repeating import command_text
 from kprune.errors import BadOptions, KpruneError
 
 
@@ -41,8 +42,20 @@ from kprune.errors import BadOptions, KpruneError
 @grouped(
     "advanced", click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 )
-def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tuple[str, ...], **options: Any) -> None:
+@report_option
+@click.pass_context
+def compare_command(
+    ctx: click.Context,
+    /,
+    results: Path,
+    grid_file: Path | None,
+    jobs: int,
+    models: tuple[str, ...],
+    report: Path | None,
+    **options: Any,
+) -> None:
     """Run methods × tasks × reductions × seeds into RESULTS, one JSON line each; finished cells are not run again."""
+    require_report(report)
     from kprune.jobs.comparison import compare
     from kprune.jobs.grid import Grid, read_grid
     from kprune.jobs.results import grid_lines, open_cells
@@ -67,6 +80,12 @@ def compare_command(results: Path, grid_file: Path | None, jobs: int, models: tu
         out.print(f"  {cell}: {line['error']}", highlight=False, soft_wrap=True)
     if failed and len(failed) == len(lines):
         raise KpruneError("every cell failed; the lines above have the reasons. The next run tries them again.")
+    if report is not None:
+        from kprune.report.comparison_runs import finished_runs
+        from kprune.report.html.comparison_document import compare_page
+        from kprune.report.html.page import write_page
+
+        write_page(report, compare_page(finished_runs(results), results.stem, command=command_text(ctx)))
 
 
 @click.command(

@@ -18,10 +18,13 @@ from kprune.cli.options import (
     json_option,
     overwrite_option,
     parse_shape,
+    report_option,
     require_picture,
+    require_report,
     take_data_options,
     test_split_option,
 )
+from kprune.cli.repeating import command_text
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.deploy.targets import LAYOUTS, TARGETS
 from kprune.errors import BadOptions, KpruneError
@@ -59,19 +62,25 @@ if TYPE_CHECKING:
 @grouped(
     "output", click.option("--picture", type=click.Path(path_type=Path), help="Draw the times into this PNG or SVG.")
 )
+@report_option
 @json_option
+@click.pass_context
 def bench_command(
+    ctx: click.Context,
+    /,
     model: str,
     against: tuple[str, ...],
     shapes: tuple[str, ...],
     runtimes: tuple[str, ...],
     picture: Path | None,
+    report: Path | None,
     as_json: bool,
     dtype: str | None,
     **options: Any,
 ) -> None:
     """Time MODEL on your batch, length, runtime and threads; models to compare with take turns."""
     parsed = [parse_shape(shape) for shape in shapes]
+    require_report(report)
     if picture is not None:
         require_picture(picture)
     from kprune.checkpoints.source import Source, fetch
@@ -100,6 +109,11 @@ def bench_command(
     click.echo(json.dumps(result.as_json())) if as_json else print_bench(result, out)
     if picture is not None:
         _draw(result, picture)
+    if report is not None:
+        from kprune.report.html.documents import bench_page
+        from kprune.report.html.page import write_page
+
+        write_page(report, bench_page(result.as_json(), command=command_text(ctx)))
 
 
 def _usual_runtimes(dtype: str | None) -> list[str]:

@@ -13,7 +13,9 @@ from kprune.cli.group import Commands
 from kprune.cli.healing import heal_command
 from kprune.cli.listing import families_command, inspect_command, tasks_command
 from kprune.cli.pruning import prune_command
+from kprune.cli.reporting import report_command
 from kprune.cli.self_containing import self_contain_command
+from kprune.cli.sweeping import sweep_command
 
 
 @click.group(
@@ -29,6 +31,7 @@ def main() -> None:
 for command in (
     prune_command,
     heal_command,
+    sweep_command,
     check_command,
     evaluate_command,
     bench_command,
@@ -36,6 +39,7 @@ for command in (
     self_contain_command,
     compare_command,
     plot_command,
+    report_command,
     tasks_command,
     inspect_command,
     families_command,

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from kprune.jobs.data_options import DataOptions
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
 json_option = grouped("output", click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."))
+report_option = grouped(
+    "output",
+    click.option(
+        "--report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write a page: one HTML file.",
+        metavar="FILE",
+    ),
+)
 overwrite_option = grouped(
     "output",
     click.option("--overwrite", is_flag=True, help="Replace OUT if it is a checkpoint or an exported folder."),
@@ -204,6 +214,12 @@ def parse_shape(text: str) -> tuple[int, int]:
     if not (batch.isdecimal() and length.isdecimal() and int(batch) and int(length)):
         raise BadOptions(f"the shape {text!r} is not BATCHxLENGTH; 32x128 means 32 texts of 128 tokens.")
     return int(batch), int(length)
+
+
+def require_report(path: Path | None) -> None:
+    """Raise, before any work, if the page could not be written."""
+    if path is not None and (path.suffix not in (".html", ".htm") or not path.resolve().parent.is_dir()):
+        raise BadOptions(f"{path} cannot be written; name an .html file in a folder that exists.")
 
 
 def require_picture(path: Path) -> None:

@@ -22,7 +22,7 @@ from kprune.deploy.latency import default_cache
 from kprune.errors import BadOptions
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.max_drop import PruneWithinDrop, Trial
-from kprune.jobs.preparation import Prepared, prepare
+from kprune.jobs.preparation import Prepared, prepare_from
 from kprune.jobs.prune_checkpoint import (
     Stage,
     State,
@@ -30,13 +30,15 @@ from kprune.jobs.prune_checkpoint import (
     prune_checkpoint,
     prune_to_reduction,
     require_output,
+    weight_megabytes,
 )
 from kprune.jobs.speedup import PruneToSpeedup
 from kprune.models.pruned_shape import record_of
 from kprune.models.row_format import as_source, to_json
-from kprune.pruning.registry import wants_labels
 from kprune.pruning.result import describe_healing
 from kprune.report.bars import err, out, progress_bar, quiet
+from kprune.report.html.documents import prune_page
+from kprune.report.html.page import write_page
 from kprune.report.summary import print_evaluation, print_inspection
 from kprune.runtime.devices import dtype_name, half_precision_note
 from kprune.runtime.distributed import launched_processes, launched_rank, local_device, process_group, rank
@@ -75,8 +77,16 @@ def take_goal(options: dict[str, Any]) -> Goal:
     return Goal(**{name: options.pop(name) for name in Goal.__dataclass_fields__})
 
 
-def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrite: bool, as_json: bool) -> None:
-    """Prune a model as the options say, write it, and print what was done."""
+def run_prune(
+    model: str,
+    out_folder: Path,
+    options: dict[str, Any],
+    *,
+    overwrite: bool,
+    as_json: bool,
+    page: tuple[Path, str] | None = None,
+) -> None:
+    """Prune a model as the options say, write it, and print what was done; `page` is a page's file and the command."""
     started = perf_counter()
     goal = take_goal(options)
     data = take_data_options(options)
@@ -104,7 +114,11 @@ def run_prune(model: str, out_folder: Path, options: dict[str, Any], *, overwrit
         )
         if rank() == 0:
             seconds = perf_counter() - started
-            _print_json(state, out_folder, seconds) if as_json else _print_summary(state, out_folder, seconds)
+            result = _result(state, out_folder, seconds)
+            click.echo(json.dumps(result)) if as_json else _print_summary(state, out_folder, seconds)
+            if page is not None:
+                changes = state.evaluation.changes_as_json() if state.evaluation else None
+                write_page(page[0], prune_page(result, source.title, changes=changes, command=page[1]))
 
 
 def prepare_run(
@@ -117,19 +131,8 @@ def prepare_run(
         raise BadOptions(
             f"--speedup times models of text, and {source.title} reads {data.medium.name}; use --reduction."
         )
-    sample, test = data.sample_and_test(wants_test=goal.wants_test, seed=config.seed)
-    prepared = prepare(
-        source,
-        sample,
-        test and data.with_windows(test),
-        config,
-        tokens=data.tokens,
-        max_length=data.max_length,
-        device=local_device(run.device),
-        with_labels=wants_labels(config),
-        held_out=held_out,
-    )
-    return prepared, config
+    device, wants_test = local_device(run.device), goal.wants_test
+    return prepare_from(source, data, config, wants_test=wants_test, device=device, held_out=held_out), config
 
 
 def _print_trial(trial: Trial, max_drop: float) -> None:
@@ -141,17 +144,19 @@ def _print_trial(trial: Trial, max_drop: float) -> None:
     )
 
 
-def _print_json(state: State, out_folder: Path, seconds: float) -> None:
+def _result(state: State, out_folder: Path, seconds: float) -> dict[str, Any]:
+    """What was done, as JSON."""
     pruned, evaluation = state.result, state.evaluation
     result = {"folder": str(out_folder), **pruned.summary(), "seconds": pruned.seconds, "total_seconds": seconds}
     result |= {"dtype": dtype_name(pruned.model.dtype)}
+    result |= {"megabytes": [weight_megabytes(state.prepared.model), weight_megabytes(pruned.model)]}
     result |= {"peak_megabytes": peak_megabytes(), "gpu_peak_megabytes": gpu_peak_megabytes()}
     result |= {"trials": [], **state.details}
     if state.prepared.proposed is not None:
         result["proposed_row"] = to_json(state.prepared.proposed)
     result["steps"] = [asdict(step) for step in pruned.steps]
     result["evaluation"] = evaluation.as_json() if evaluation else None
-    click.echo(json.dumps(result))
+    return result
 
 
 def _describe_sample(state: State) -> str:

@@ -17,12 +17,15 @@ from kprune.cli.options import (
     json_option,
     overwrite_option,
     parse_shape,
+    report_option,
+    require_report,
     split_option,
     take_config,
     take_heal_config,
     tokens_option,
     validation_option,
 )
+from kprune.cli.repeating import command_text
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
@@ -108,12 +111,25 @@ def goal_options(command: Any) -> Any:
     help="Write a modeling file into OUT, which then loads without kprune by trust_remote_code=True.",
 )
 @overwrite_option
+@report_option
 @json_option
-def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, dry_run: bool, **options: Any) -> None:
+@click.pass_context
+def prune_command(
+    ctx: click.Context,
+    /,
+    model: str,
+    out_folder: Path,
+    as_json: bool,
+    overwrite: bool,
+    dry_run: bool,
+    report: Path | None,
+    **options: Any,
+) -> None:
     """Prune MODEL (a folder or hub name) on raw text, images or sound, and write it to OUT.
 
     With torchrun, several processes share the sample: torchrun --nproc-per-node 2 -m kprune prune ...
     """
+    require_report(report)
     _require_consistent(options, out_folder, is_plan=dry_run)
     if dry_run:
         from kprune.cli.plan_run import run_plan
@@ -122,7 +138,8 @@ def prune_command(model: str, out_folder: Path, as_json: bool, overwrite: bool, 
         return
     from kprune.cli.prune_run import run_prune  # torch and transformers take seconds
 
-    run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json)
+    page = None if report is None else (report, command_text(ctx))
+    run_prune(model, out_folder, options, overwrite=overwrite, as_json=as_json, page=page)
 
 
 def _require_consistent(options: dict[str, Any], out_folder: Path, *, is_plan: bool) -> None:

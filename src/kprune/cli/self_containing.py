@@ -9,7 +9,11 @@ import click
 from kprune.cli.group import Work
 
 
-@click.command("self-contain", cls=Work)
+@click.command(
+    "self-contain",
+    cls=Work,
+    examples=('kprune self-contain small  # then AutoModel.from_pretrained("small", trust_remote_code=True)',),
+)
 @click.argument("folder", type=click.Path(path_type=Path))
 def self_contain_command(folder: Path) -> None:
     """Write a modeling file into FOLDER, a pruned model: transformers then loads it without kprune.

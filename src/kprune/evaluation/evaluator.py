@@ -19,6 +19,7 @@ from kprune.data.tagging import TaggedWords
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.causal import CausalRun, PerplexityScorer
+from kprune.evaluation.changes import Changes, change_log
 from kprune.evaluation.choices import ChoiceScorer
 from kprune.evaluation.entities import EntityScorer
 from kprune.evaluation.likeness import Likeness
@@ -60,6 +61,8 @@ class Evaluation:
     seconds: float = 0.0
     forward_seconds: float = 0.0
     """Seconds in the models' forward passes, included in `seconds`."""
+    changes: Changes | None = None
+    """Examples with another answer, if they were asked for; not in the JSON, as they have the user's texts."""
 
     @property
     def has_intervals(self) -> bool:
@@ -83,8 +86,14 @@ class Evaluation:
         return replace(alike, value=100 - alike.value, low=100 - alike.high, high=100 - alike.low)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as plain types."""
-        return asdict(self)
+        """The fields as plain types, without the changed examples."""
+        values = asdict(self)
+        del values["changes"]
+        return values
+
+    def changes_as_json(self) -> dict[str, Any] | None:
+        """The changed examples as plain types."""
+        return None if self.changes is None else asdict(self.changes)
 
     def _repr_html_(self) -> str:
         """A table for notebooks: figures with intervals, differences and likeness."""
@@ -142,13 +151,15 @@ def evaluate(
     against_pooling: str | None = None,
     max_length: int | None = None,
     recalled: dict[int, Prediction] | None = None,
+    most_changes: int = 0,
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> Evaluation:
     """The model's figures on a test with 95 % intervals; with `against`, also differences, p-values and likeness.
 
     A test without references needs `against`. `pooling` is used for bare encoders only; `against_pooling` is the
     second model's, where it differs. `recalled` caches the predictions of `against` by batch: pass the same dictionary,
-    empty at first, to all evaluations of one test against one model. `progress` gets the share of the work done. For
+    empty at first, to all evaluations of one test against one model. `most_changes`: examples with another answer that
+    are kept. `progress` gets the share of the work done. For
     models of images or sounds, `tokenizer` is the image processor or the feature extractor.
     """
     started = perf_counter()
@@ -160,6 +171,7 @@ def evaluate(
     metrics = _choose_metrics(test, scorer, model)
     answers = [scorer.new_answers(each.config) for each in models]
     likeness = Likeness(kind, len(scorer.examples))
+    log = change_log(kind.name if most_changes else "", test, model.config, scorer.examples, tokenizer)
     run_class = CausalRun if kind.name == CAUSAL_LM.name else PredictionRun
     run = run_class(models, kinds, scorer.examples, recalled)
     for batch, predictions in run.results(progress):
@@ -167,6 +179,7 @@ def evaluate(
             answer.add(prediction, batch)
         if against is not None:
             likeness.add(*predictions)
+            log.add(*predictions)
     examples, resampled = scorer.sizes(len(test.rows))
     evaluation = Evaluation(
         test=test.name,
@@ -182,6 +195,7 @@ def evaluate(
             against=_figures(metrics, answers[1]),
             differences=_differences(metrics, *answers),
             fidelity=likeness.figures(),
+            changes=log.changes(most_changes, answers),
         )
     notes = (*_notes(answers), *likeness.notes(class_names(model.config)))
     return replace(evaluation, notes=notes, seconds=perf_counter() - started)

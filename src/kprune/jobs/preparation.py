@@ -26,10 +26,12 @@ from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
 from kprune.jobs.check_model import EXAMPLES, load_checked
+from kprune.jobs.data_options import DataOptions
 from kprune.models.families import family_of
 from kprune.models.family import Family
 from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, QUESTION_ANSWERING, Prediction, kind_of
 from kprune.pruning.pruner import Pruner
+from kprune.pruning.registry import wants_labels
 from kprune.runtime.devices import on_device
 
 log = logging.getLogger(__name__)
@@ -130,6 +132,30 @@ def prepare(
     prepared = Prepared(source, model, tokenizer, batches, test, limit, proposed=proposed)
     prepared.draw_more = lambda most: draw_up_to(tokens=most, is_most=True)
     return _with_judging(prepared, held_out)
+
+
+def prepare_from(
+    source: Source,
+    data: DataOptions,
+    config: PruneConfig,
+    *,
+    wants_test: bool,
+    device: str | None = None,
+    held_out: float = 0.0,
+) -> Prepared:
+    """The model with the sample and the test that the options name; data are read before weights."""
+    sample, test = data.sample_and_test(wants_test=wants_test, seed=config.seed)
+    return prepare(
+        source,
+        sample,
+        test and data.with_windows(test),
+        config,
+        tokens=data.tokens,
+        max_length=data.max_length,
+        device=device,
+        with_labels=wants_labels(config),
+        held_out=held_out,
+    )
 
 
 def _with_judging(prepared: Prepared, held_out: float) -> Prepared:

@@ -31,6 +31,8 @@ from kprune.pruning.progress import Progress
 from kprune.pruning.result import Pruned
 from kprune.runtime.distributed import all_true, barrier, rank
 
+MOST_CHANGES = 100
+"""Examples with another answer that an evaluation keeps, for its page."""
 MOST_PARTS = 20
 """Passes of healing that may each read other text; the text is tokenised before."""
 
@@ -155,8 +157,14 @@ def evaluate_models(
             against_pooling=against_pooling,
             recalled=recalled,
             max_length=prepared.max_length,
+            most_changes=MOST_CHANGES if against is not None else 0,
             progress=lambda fraction: advance(Progress(fraction, test.name, None)),
         )
+
+
+def weight_megabytes(model: PreTrainedModel) -> float:
+    """Megabytes of a model's weights, in the types that they have."""
+    return sum(weights.numel() * weights.element_size() for weights in model.parameters()) / 1e6
 
 
 def cast_to(dtype: str) -> Stage:

@@ -42,6 +42,7 @@ from kprune.pruning.teacher import TeacherPredictions, teacher_of
 from kprune.runtime.computation_mode import ordinary_mode
 from kprune.runtime.distributed import all_true
 from kprune.runtime.memory import release_memory
+from kprune.runtime.tensor_store import TensorStore, open_store
 
 T = TypeVar("T")
 
@@ -127,6 +128,13 @@ class Pruner:
         other.shared = replace(self.shared, first=None)
         return other
 
+    def keep_targets(self, store: TensorStore | None) -> None:
+        """Keep the teacher's streams after every sublayer in a store: further runs then make no pass of the teacher.
+
+        They are as many numbers as tokens × hidden size × sublayers. None forgets them.
+        """
+        self.shared.targets = store
+
     @ordinary_mode()
     def prune(
         self,
@@ -211,7 +219,8 @@ class Pruner:
     def _streams(self, method: Method) -> Streams:
         target, are_equal = method.target_model()
         run, offload = method.run, self.run_config.offload
-        return Streams(target, run.student, self.shared.sample, are_equal=are_equal, offload=offload)
+        targets = self.shared.targets if target is self.shared.teacher else None
+        return Streams(target, run.student, self.shared.sample, are_equal=are_equal, offload=offload, targets=targets)
 
     def _result(self, run: Run, steps: list[Step], started: float) -> Pruned:
         sample, student = self.shared.sample, run.student
@@ -252,7 +261,8 @@ class Pruner:
             )
             kind, offload = self.shared.predictions.kind, self.run_config.offload
             predictions = TeacherPredictions(self.shared.teacher, kind, sample, offload=offload)
-            self.shared = Shared(self.shared.teacher, sample, predictions)
+            targets = None if self.shared.targets is None else open_store(offload)
+            self.shared = Shared(self.shared.teacher, sample, predictions, targets=targets)
 
     def _resolved(self, sublayers: list[Sublayer], kind: OutputKind) -> PruneConfig:
         head_width = max((sublayer.width for sublayer in sublayers), default=1)

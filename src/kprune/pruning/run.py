@@ -21,6 +21,7 @@ from kprune.pruning.budgets import Budget, total_flops
 from kprune.pruning.measurement import Measured
 from kprune.pruning.native_shape import NativeSearch, NativeShape
 from kprune.pruning.teacher import TeacherPredictions
+from kprune.runtime.tensor_store import TensorStore
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Shared:
     predictions: TeacherPredictions
     first: list[Measured] | None = None
     """The first measurement, made while nothing is removed: it serves every reduction."""
+    targets: TensorStore | None = None
+    """The teacher's streams after every sublayer, if they are kept for further runs."""
 
 
 class Run:

@@ -35,11 +35,12 @@ class Streams:
         *,
         are_equal: bool = True,
         offload: str | Path | None = None,
+        targets: TensorStore | None = None,
     ) -> None:
         self._model = student
         self.sample = sample
         self.student: TensorStore = open_store(offload)
-        self._teacher = TeacherStreams(teacher, sample, offload)
+        self._teacher = TeacherStreams(teacher, sample, offload, targets)
         with guard_memory():
             for number, batch in enumerate(sample.batches):
                 self.student[number] = self._teacher.streams[number] = embed(student, batch)

@@ -167,8 +167,15 @@ class TeacherStreams:
     The teacher passes each layer once and leaves behind X_T + Sub_T(X_T) of each of the layer's sublayers.
     """
 
-    def __init__(self, teacher: PreTrainedModel, sample: Sample, offload: str | Path | None) -> None:
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        sample: Sample,
+        offload: str | Path | None,
+        kept: TensorStore | None = None,
+    ) -> None:
         self._teacher, self._sample = teacher, sample
+        self._kept = kept
         self._sublayers = find(teacher)
         self.streams: TensorStore = open_store(offload)
         self._targets: TensorStore = open_store(offload)  # by kind of sublayer and batch
@@ -185,7 +192,20 @@ class TeacherStreams:
         self._targets.clear()
 
     def target(self, sublayer: Sublayer, number: int) -> Tensor:
-        """X_T + Sub_T(X_T) of a sublayer on one batch, at real tokens; (tokens, d)."""
+        """X_T + Sub_T(X_T) of a sublayer on one batch, at real tokens; (tokens, d).
+
+        With a store of kept targets, each is computed once for all runs. A run that has read one needs those of all
+        sublayers above and no stream of the teacher, so that the streams need not follow.
+        """
+        key = sublayer.index, sublayer.kind, number
+        if self._kept is not None and key in self._kept:
+            return self._kept[key]
+        target = self._next_target(sublayer, number)
+        if self._kept is not None:
+            self._kept[key] = target
+        return target
+
+    def _next_target(self, sublayer: Sublayer, number: int) -> Tensor:
         if (sublayer.kind, number) in self._targets:
             return self._targets.pop((sublayer.kind, number))
         layer = [each for each in self._sublayers if each.index == sublayer.index]

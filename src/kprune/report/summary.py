@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rich.console import Console
 
 from kprune.checkpoints.inspection import Inspection
@@ -9,6 +12,8 @@ from kprune.deploy.benchmark import Bench, Timing
 from kprune.evaluation.evaluator import Evaluation
 from kprune.jobs.export_checkpoint import ExportResult
 from kprune.jobs.pruning_plan import Plan
+from kprune.jobs.sweep_choice import Point, knee_of, points_of
+from kprune.report.sweep_table import named, sweep_table
 from kprune.report.tables import evaluation_table, layers_table, speed_tables
 from kprune.runtime.devices import count_threads
 
@@ -79,6 +84,21 @@ def print_plan(found: Plan, console: Console) -> None:
 def _range(ends: tuple[float, float], unit: float, digits: int) -> str:
     """Both ends of a range, or one where they are equal as printed."""
     return " to ".join(dict.fromkeys(f"{end / unit:.{digits}f}" for end in ends))
+
+
+def print_sweep(
+    lines: Sequence[Mapping[str, Any]], max_drop: float | None, chosen: Point | None, command: str, console: Console
+) -> None:
+    """Print a sweep's points, and the command for the one that is proposed."""
+    console.print(sweep_table(lines, chosen))
+    knee = knee_of(points_of(lines))
+    console.print(f"The knee of the curve is at {named(knee)}.", highlight=False)
+    if chosen is None:
+        console.print(f"No reduction stays within a drop of {max_drop:g} points; try smaller ones, or test more rows.")
+        return
+    reason = "the knee" if max_drop is None else f"the largest reduction within {max_drop:g} points"
+    console.print(f"Proposed is {named(chosen)}, {reason}:", highlight=False)
+    console.print(f"  {command}", highlight=False, soft_wrap=True)
 
 
 def print_bench(result: Bench, console: Console) -> None:

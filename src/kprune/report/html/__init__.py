@@ -1,0 +1,1 @@
+"""One self-contained HTML page per result: no network, no build step."""
