@@ -14,7 +14,7 @@ from kprune.pruning.registry import METHODS
 def test_knobs_are_the_fields_that_a_variant_may_set():
     configs = (PruneConfig, HealConfig)
     assert list(KNOBS) == [each.name for config in configs for each in fields(config) if info_of(each).in_grid]
-    names = "criterion temperature rep_weight head_weight ridge search refit bias budget align refresh"
+    names = "criterion temperature rep_weight head_weight ridge search refit bias budget align native refresh"
     healing, rivals = "heal heal_rate hidden_weight held_out step_tokens", "iterations epochs minutes"
     assert set(KNOBS) == {*names.split(), *healing.split(), *rivals.split()}
     assert not {each.name for each in fields(PruneConfig)} & set(healing.split())
@@ -92,7 +92,7 @@ def test_a_misspelt_name_is_refused_with_the_choices(knob):
 
 
 def test_every_type_of_a_knob_has_a_name_for_messages():
-    flags = ("refit", "bias")
+    flags = ("refit", "bias", "native")
     assert {type(parser("1")) for name, parser in KNOBS.items() if name not in flags} | {bool} == set(EXPECTED)
 
 

@@ -81,11 +81,11 @@ def test_where_memory_ends_late_finished_sublayers_are_not_pruned_again(monkeypa
     finished = []
     original = streams_module.Streams.remove
 
-    def remove(self, target, *args):
+    def remove(self, target, *args, **options):
         if target.name == "layer 1 ffn" and self.sample.batches[0].mask.numel() > 60:
             raise OutOfMemory("as if")
         finished.append(target.name)
-        return original(self, target, *args)
+        return original(self, target, *args, **options)
 
     monkeypatch.setattr(streams_module.Streams, "remove", remove)
     pruned = prune(tiny.tiny_model(), BATCHES, **OPTIONS)
