@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick lint types docs clean
+.PHONY: demo test test-all quick lint types docs clean
 
 $(BIN)/activate:
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/test.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
+# Also the slow tests, which repeat checked paths.
+test-all: $(VENV)/test.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m ""
+
 # Under a minute on two cores: no command line, no exported graphs, no whole runs.
 QUICK := tests/test_layout.py tests/test_config.py tests/maths tests/models tests/data tests/evaluation tests/report \
 	$(filter-out tests/pruning/test_journal.py tests/pruning/test_pruner.py tests/pruning/test_measurement.py, \
@@ -34,7 +38,7 @@ QUICK := tests/test_layout.py tests/test_config.py tests/maths tests/models test
 
 quick: $(VENV)/test.stamp
 	$(BIN)/ruff check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not real" $(QUICK)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not real and not slow" $(QUICK)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

@@ -30,11 +30,13 @@ def folder(pruned, tmp_path_factory):
     "lines",
     [
         ("import kprune", TRANSFORMERS, LOAD),
-        ("import kprune", "import transformers", "AutoModel = transformers.AutoModel", LOAD),
-        ("import transformers", "import kprune", TRANSFORMERS, LOAD),
+        pytest.param(
+            ("import kprune", "import transformers", "AutoModel = transformers.AutoModel", LOAD), marks=pytest.mark.slow
+        ),
+        pytest.param(("import transformers", "import kprune", TRANSFORMERS, LOAD), marks=pytest.mark.slow),
         (TRANSFORMERS, "from transformers import BertModel", "import kprune", LOAD),
         ("import kprune", SENTENCES, LOAD_SENTENCES),
-        (SENTENCES, "import kprune", LOAD_SENTENCES),
+        pytest.param((SENTENCES, "import kprune", LOAD_SENTENCES), marks=pytest.mark.slow),
     ],
     ids=" / ".join,
 )

@@ -170,7 +170,7 @@ def test_a_folder_may_be_a_text_and_nothing_else_is_exported(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("family", ["vit", "whisper"])
+@pytest.mark.parametrize("family", ["vit", pytest.param("whisper", marks=pytest.mark.slow)])
 def test_a_model_without_text_is_exported_and_runs_by_its_own_readme(family, tmp_path):
     source = Source(media_data.write_model(tmp_path / "model", family))
     exported = export(source, tmp_path / "graph")

@@ -11,10 +11,16 @@ from kprune.deploy.graphs import graph_files, output_names
 from kprune.deploy.openvino import to_openvino
 from kprune.deploy.targets import ONNX, OPENVINO, TARGETS, require_installed, start, target_named, target_of, write
 
-# Each family and each kind at least once; benchmarks/export.py takes all pairs.
+OTHERS = [family for family in tiny.FAMILY_NAMES if family not in tiny.CORE_FAMILIES]
+LIKE_BERT = {*tiny.ALIAS_CONFIGS, "esm", "megatron-bert"}
+"""Families with the graph of a core family, but for names and positions."""
+# Each kind and each graph at least once; the slow tests take each family, benchmarks/export.py all pairs.
 PAIRS = [
     *((tiny.CORE_FAMILIES[n % len(tiny.CORE_FAMILIES)], kind) for n, kind in enumerate(tiny.KIND_NAMES)),
-    *((family, tiny.KINDS_OF[family][-1]) for family in tiny.FAMILY_NAMES if family not in tiny.CORE_FAMILIES),
+    *(
+        pytest.param(family, tiny.KINDS_OF[family][-1], marks=[pytest.mark.slow] * (family in LIKE_BERT))
+        for family in OTHERS
+    ),
 ]
 
 

@@ -52,7 +52,7 @@ def by_one_process(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("launcher", "models"),
-    [(TORCHRUN, ["tiny", "embedded"]), (ACCELERATE, ["tiny"])],
+    [(TORCHRUN, ["tiny", "embedded"]), pytest.param(ACCELERATE, ["tiny"], marks=pytest.mark.slow)],
     ids=["torchrun", "accelerate"],
 )
 def test_two_processes_come_to_the_result_of_one(launcher, models, by_one_process, tmp_path):
