@@ -15,6 +15,7 @@ from kprune.report.html.markup import CONTROLS, Html, tag
 from kprune.report.html.numbers import plain, ticks
 from kprune.report.html.page import write_page
 from kprune.report.html.recognition import page_of
+from kprune.report.html.sections import verdict
 from kprune.report.html.svg import Axis
 from kprune.report.html.sweep_document import sweep_page
 
@@ -213,3 +214,12 @@ def test_a_page_is_written_whole_or_not(tmp_path):
     with pytest.raises(KpruneError, match="cannot be written"):
         write_page(tmp_path / "folder.html", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "folder.html"]
+
+
+@pytest.mark.parametrize(
+    ("p_value", "words"), [(0.2, "which may be chance."), (0.03, "which is unlikely to be chance.")]
+)
+def test_the_verdict_claims_no_more_than_the_paired_test(p_value, words):
+    data = page_data.evaluation()
+    data["differences"] = [{**data["differences"][0], "p_value": p_value}]
+    assert verdict(data).endswith(words)

@@ -9,9 +9,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+"""Where a value comes from that a repeated command needs; the file's section is of one command only."""
+
 
 def command_text(ctx: click.Context) -> str:
-    """The command of a context, with the arguments and options that were given."""
+    """The command of a context, with the arguments and options that the command line or the file of options gave."""
     words = (word for parameter in ctx.command.params for word in _given(ctx, parameter))
     return shlex.join(["kprune", str(ctx.info_name), *words])
 
@@ -31,9 +34,9 @@ def command_like(
 
 
 def _given(ctx: click.Context, parameter: click.Parameter) -> list[str]:
-    """The words of a parameter, if it was given on the command line."""
+    """The words of a parameter, if the command line or the file of options gave it."""
     name, value = str(parameter.name), ctx.params.get(str(parameter.name))
-    if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or value is None:
+    if ctx.get_parameter_source(name) not in GIVEN or value is None:
         return []
     values: list[Any] = list(value) if isinstance(value, tuple) else [value]
     if isinstance(parameter, click.Argument):

@@ -174,7 +174,7 @@ def verdict(evaluation: Data | None) -> str:
         return f"The {alike['name']} of its outputs with the dense model’s is {with_interval(alike)}."
     ours, theirs, gap = (evaluation[each][0] for each in ("figures", "against", "differences"))
     digits = digits_of(ours["name"])
-    chance = "which may be chance" if gap["p_value"] > 0.05 else "which is not chance"
+    chance = "which may be chance" if gap["p_value"] > 0.05 else "which is unlikely to be chance"
     return (
         f"Its {ours['name']} is {plain(ours['value'], digits)}, the dense model’s {plain(theirs['value'], digits)}: a "
         f"difference of {signed(gap['value'], digits)} (95 % interval {signed(gap['low'], digits)} to "
