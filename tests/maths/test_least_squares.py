@@ -193,3 +193,16 @@ def test_reconstructing_weights_are_those_that_the_brain_surgeon_leaves():
         surgeon.remove(torch.tensor([unit]))
     found = reconstructing_weights(gram, weight, keep, 1e-2, bias=False)
     torch.testing.assert_close(found[:-1].T, surgeon.weight)
+
+
+def test_features_whose_products_are_rounded_away_do_not_stop_the_refit():
+    """Two features that are nearly the same, one 30,000 times larger: with a small ridge the sums are indefinite."""
+    p, q = problem(400, 4, 3, 9)
+    p[:, 1] = 3e-5 * p[:, 0] * (1 + 1e-7 * p[:, 2])
+    prior = torch.zeros(5, 3, dtype=torch.float64)
+    sums = halved(p, q, torch.arange(400) % 2)
+    with pytest.raises(torch.linalg.LinAlgError):
+        sums.solve_toward(prior, RIDGES[0])
+    found = sums.cross_validated(prior)
+    assert sums.error(found) < sums.error(prior)
+    assert RIDGES[0] <= sums.best_ridge(prior, bias=True)

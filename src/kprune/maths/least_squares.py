@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+
 import torch
 from torch import Tensor
 
@@ -128,9 +131,12 @@ class HalvedLeastSquares(LeastSquares):
         return self.halves[0].energy + self.halves[1].energy
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
-        """The error on each half of the weights that were fitted to the other half; both together."""
+        """The error on each half of the weights that were fitted to the other half; infinite if one has no solution."""
         pairs = (self.halves, self.halves[::-1])
-        return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
+        try:
+            return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
+            return math.inf
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
@@ -138,6 +144,9 @@ class HalvedLeastSquares(LeastSquares):
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
         least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
+        while math.isinf(least) and number + 1 < len(RIDGES):
+            number += 1
+            least = self.held_out_error(prior, RIDGES[number], bias=bias)
         for step in (1, -1):
             while 0 <= number + step < len(RIDGES):
                 error = self.held_out_error(prior, RIDGES[number + step], bias=bias)
@@ -149,8 +158,15 @@ class HalvedLeastSquares(LeastSquares):
         return RIDGES[number]
 
     def cross_validated(self, prior: Tensor, *, bias: bool = True) -> Tensor:
-        """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums."""
-        return self.solve_toward(prior, 0.5 * self.best_ridge(prior, bias=bias), bias=bias)
+        """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums.
+
+        If rounded sums leave it without a solution, the next larger ridge is taken.
+        """
+        best = self.best_ridge(prior, bias=bias)
+        for ridge in RIDGES[RIDGES.index(best) : -1]:
+            with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+                return self.solve_toward(prior, 0.5 * ridge, bias=bias)
+        return self.solve_toward(prior, 0.5 * RIDGES[-1], bias=bias)
 
 
 def reconstructing_weights(gram: Tensor, weight: Tensor, keep: Tensor, ridge: float, *, bias: bool) -> Tensor:
