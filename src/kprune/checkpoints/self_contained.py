@@ -67,7 +67,7 @@ def is_self_contained(source: Source) -> bool:
 
 
 def update_modeling(folder: Path, model: PreTrainedModel, *, is_wanted: bool) -> None:
-    """Write the modeling file of a pruned model if it is wanted; else config.json names none, as for ordinary models."""
+    """Write the modeling file of a pruned model if it is wanted; else let config.json name none."""
     if is_wanted and record_of(model.config) is not None:
         write_modeling(folder, model.config, type(model))
     else:

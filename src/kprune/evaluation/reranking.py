@@ -80,8 +80,8 @@ class RankingScorer(Scorer):
         alike = sum(len(set(each.relevance)) == 1 for each in self.passages)
         if alike:
             answers.notes.append(
-                f"the passages of {alike:,} of {len(self.passages):,} queries are equally relevant, so that every order "
-                "of them is right; add passages of relevance 0."
+                f"the passages of {alike:,} of {len(self.passages):,} queries are equally relevant, so that every "
+                "order of them is right; add passages of relevance 0."
             )
         return answers
 

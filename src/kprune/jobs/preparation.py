@@ -244,10 +244,10 @@ def as_read_by(source: Source, test: Test, kind: str) -> Test:
 
 
 def rows_read(test: Test, kind: str) -> list[Row]:
-    """What a model of one kind reads of a test: an embedder one text at a time, a reranker pairs of query and passage."""
+    """What a model of one kind reads of a test: an embedder single texts, a reranker pairs of query and passage."""
     if are_rankings(test.references):
         return rows_of_rankings(test.rows, test.references, in_pairs=kind != EMBEDDING)
-    return [(text,) for row in test.rows for text in row] if kind == EMBEDDING else test.rows
+    return [(text,) for row in test.rows for text in row] if kind == EMBEDDING else list(test.rows)
 
 
 def length_limit(source: Source, *others: int | None) -> int:

@@ -33,7 +33,7 @@ from kprune.runtime.memory import peak_megabytes, reset_peak
 TIMED_BATCHES = 2
 """Batches that are timed, after one that warms up."""
 RIDGE = 1e-2
-"""Of rehearsed refits with a ridge of their own, whose few tokens do not determine the weights; the ridge does not change the time."""
+"""The least ridge of a rehearsed refit that is not cross-validated: few tokens do not determine its weights."""
 
 
 @ordinary_mode()
