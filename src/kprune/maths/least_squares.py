@@ -8,12 +8,14 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from kprune.maths.gram import Gram, rounded, scales
+from kprune.maths.gram import DIGITS, Gram, rounded, scales
 
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Ridges that cross-validation tries, relative to the diagonal of PᵀP."""
 FIRST_RIDGE = 1e-3
 """The ridge that it tries first."""
+ROUNDING = 2.0 ** (1 - DIGITS)
+"""Rounding of an entry of PᵀP, relative to its largest one; a norm of the roundings has √features times as much."""
 
 
 class LeastSquares:
@@ -80,6 +82,7 @@ class LeastSquares:
         """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s.
 
         Each feature has its own scale, so that a feature with few large values does not set the ridge of the others.
+        The ridge is at least as large as the rounding of the sums, which would else be fitted where features are small.
         """
         features = len(self.cross) - 1
         size = features + 1 if bias else features
@@ -89,8 +92,8 @@ class LeastSquares:
         shifted, goal = self.gram[:size, :size], self.cross[:size].clone()
         diagonal = shifted.diagonal()[:features]
         if features:
-            smallest = max(1e-9 * float(diagonal.mean()), torch.finfo(torch.float32).tiny)
-            penalty = ridge * diagonal.clamp(min=smallest)
+            noise = ROUNDING * features**0.5 * float(diagonal.max())
+            penalty = (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
             goal[:features] += penalty[:, None] * prior[:features]
             diagonal += penalty
         solution[:size] = torch.cholesky_solve(goal, torch.linalg.cholesky(shifted))
