@@ -207,7 +207,7 @@ def test_features_whose_products_are_rounded_away_do_not_stop_the_refit():
     assert sums.error(found) < sums.error(prior)
 
 
-@pytest.mark.parametrize("ratio", [1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("ratio", [1e-3, 1e-5, 1e-6])
 def test_rounding_of_the_sums_is_not_fitted_where_features_are_small(ratio):
     """Features of all scales, nearly dependent: small ones are within the rounding of the sums of large ones."""
     size, tokens = 60, 400
@@ -222,4 +222,4 @@ def test_rounding_of_the_sums_is_not_fitted_where_features_are_small(ratio):
     prior = torch.cat([(weights + 0.3 * move) / scale, torch.zeros(1, 3, dtype=torch.float64)])
     found = halved(p, q, torch.arange(tokens) % 2).cross_validated(prior)
     errors = [float((p @ each[:-1] + each[-1] - q).square().sum()) for each in (found, prior)]
-    assert errors[0] < errors[1]
+    assert errors[0] < 0.01 * errors[1]
