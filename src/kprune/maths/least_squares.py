@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
-
 import torch
 from torch import Tensor
 
@@ -139,7 +136,7 @@ class HalvedLeastSquares(LeastSquares):
         try:
             return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
-            return math.inf
+            return torch.inf
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
@@ -147,7 +144,7 @@ class HalvedLeastSquares(LeastSquares):
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
         least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
-        while math.isinf(least) and number + 1 < len(RIDGES):
+        while least == torch.inf and number + 1 < len(RIDGES):
             number += 1
             least = self.held_out_error(prior, RIDGES[number], bias=bias)
         for step in (1, -1):
@@ -167,8 +164,10 @@ class HalvedLeastSquares(LeastSquares):
         """
         best = self.best_ridge(prior, bias=bias)
         for ridge in RIDGES[RIDGES.index(best) : -1]:
-            with suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+            try:
                 return self.solve_toward(prior, 0.5 * ridge, bias=bias)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                continue
         return self.solve_toward(prior, 0.5 * RIDGES[-1], bias=bias)
 
 
