@@ -5,13 +5,22 @@ import json
 import hub_sources
 import pytest
 import tiny
+import torch
 import zoo
 from sentence_transformers.sentence_transformer.modules import Pooling
 from task_data import load_decoder_tokenizer, load_tokenizer, word_tokenizer
-from transformers import AutoConfig, AutoTokenizer, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
+from kprune.checkpoints.self_contained import make_self_contained
 from kprune.checkpoints.source import Source
-from kprune.deploy.hub_folder import Served, config_entries, require_servable
+from kprune.deploy.exporter import _copy_side_files as copy_files_of_graph
+from kprune.deploy.hub_folder import Served, config_entries, describe_served, require_servable, write_files
 from kprune.deploy.hub_modules import POOLING_FLAGS, pooling_config
 from kprune.deploy.hub_tokenizer import padded, require_same_tokens, write_tokenizer
 from kprune.errors import KpruneError, UnsupportedModel
@@ -124,3 +133,22 @@ def test_the_end_of_text_token_pads_and_a_tokenizer_without_both_is_refused():
     assert padded(load_decoder_tokenizer()).pad_token == "<end>"
     with pytest.raises(UnsupportedModel, match="neither a padding token nor an end-of-text token"):
         padded(word_tokenizer(has_end=False))
+
+
+def test_a_self_contained_folder_stays_one_and_no_config_names_a_file_that_is_absent(tmp_path, monkeypatch):
+    source = hub_sources.classifier(tmp_path / "source")
+    make_self_contained(source.folder)
+    model = source.load()
+    (tmp_path / "served").mkdir()
+    write_files(describe_served(source, model), tmp_path / "served", ["input_ids", "attention_mask"])
+    served = json.loads((tmp_path / "served/config.json").read_text())
+    assert (served["id2label"], served["hidden_size"]) == ({"0": "bad", "1": "fair", "2": "good"}, 32)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "served", trust_remote_code=True)
+    inputs = {"input_ids": torch.tensor([[2, 7, 8, 9]])}
+    with torch.no_grad():
+        assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    graph = tmp_path / "graph"
+    graph.mkdir()
+    copy_files_of_graph(source, model, graph)
+    assert "auto_map" not in json.loads((graph / "config.json").read_text())

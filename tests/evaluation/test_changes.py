@@ -6,7 +6,7 @@ from evaluation_cases import made_up, one_by_one, paragraphs, score, shared_mode
 from task_data import load_tokenizer
 
 from kprune.data.calibration import python_documentation
-from kprune.data.tasks import Test
+from kprune.data.tasks import Test, read_test
 from kprune.evaluation.changes import MOST_CHARACTERS
 from kprune.models.outputs import pool
 
@@ -99,6 +99,20 @@ def test_values_spans_labels_and_tokens_have_answers_too():
                for change in changes.examples)  # fmt: skip
     _, _, changes = changes_of("masked language model", unlabelled(ROWS))
     assert changes is None
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("regression", 1), ("classification", 2)])
+def test_a_rerankers_changes_are_pairs_with_their_relevance(kind, labels):
+    passages = [text for (text,) in paragraphs(8)]
+    table = [{"query": f"Which is number {n}?", "passages": passages, "relevance": [0] * 7 + [2]} for n in range(2)]
+    model, dense = (shared_model(kind, seed, num_labels=labels) for seed in (0, 1))
+    changes = score(model, read_test(table), against=dense, most_changes=50).changes
+    assert changes.compared == 16
+    assert changes.examples
+    for change in changes.examples:
+        query, passage = change.text
+        assert query.startswith("Which is number")
+        assert float(change.reference) == (2.0 if passages[7].startswith(passage[:40]) else 0.0)
 
 
 def test_long_texts_are_cut():

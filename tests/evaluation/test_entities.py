@@ -130,3 +130,8 @@ def test_models_that_do_not_suit_are_refused(tagger, rows):
     other = [{"tokens": ["a", "b"], "tags": ["B-GENE", "O"]}]
     with pytest.raises(kprune.KpruneError, match="the data's entities are GENE, and the model's tags are O, B-PER"):
         kprune.evaluate(kprune.Source(tagger).load(), tokenizer, kprune.read_test(other))
+    unnamed = tiny.tiny_model("bert", "token classification", vocab_size=len(tokenizer), pad_token_id=0)
+    with pytest.raises(
+        kprune.KpruneError, match=r"does not name its tags \(LABEL_0, LABEL_1, LABEL_2, …\), so that none"
+    ):
+        kprune.evaluate(unnamed, tokenizer, kprune.read_test([{"tokens": ["a", "b"], "ner_tags": [0, 1]}]))

@@ -133,3 +133,13 @@ def test_a_reranker_saved_without_its_source_is_warned_of(reranker, tmp_path, ca
     result = kprune.prune(model, tiny.batched(tiny.texts(32)), reduction=0.3, align=1, ridge=1e-3)
     kprune.save(result, tmp_path / "bare")
     assert "is saved without the modules of sentence-transformers" in caplog.text
+
+
+def test_queries_that_any_order_answers_are_counted_in_a_note():
+    """A table with one passage per query, all relevant, would give every model 100 without a word."""
+    tokenizer = load_tokenizer()
+    model = tiny.tiny_model("bert", "regression", vocab_size=len(tokenizer), pad_token_id=0)
+    pairs = [{"query": f"Which {n}?", "passage": TEXTS[n], "relevance": 1} for n in range(3)]
+    for table, alike in ((pairs, 3), ([*pairs, {**pairs[0], "passage": TEXTS[4], "relevance": 0}], 2)):
+        found = kprune.evaluate(model, tokenizer, kprune.read_test(table))
+        assert f"the passages of {alike} of 3 queries are equally relevant" in " ".join(found.notes)

@@ -1,6 +1,10 @@
 """Jobs on checkpoints other than pruning: evaluate and export."""
 
+import json
+
 import pytest
+import torch
+from command_line import write_checkpoint
 from task_data import load_tokenizer
 
 from kprune.checkpoints.source import Source
@@ -64,6 +68,37 @@ def test_export_without_data_is_not_evaluated_unless_it_changes_the_outputs(chec
     result = export_checkpoint(Source(checkpoint), tmp_path / "graph", DataOptions(), to="onnx", int8=True)
     evaluation = result.evaluation
     assert (evaluation.test, evaluation.examples) == ("Python's documentation", 30)
+
+
+def test_a_rerankers_int8_graph_is_measured_on_pairs_only(tmp_path, monkeypatch, caplog):
+    """Python's documentation has no pairs; a table of rankings has, for the order of the matrices too."""
+    folder = write_checkpoint(tmp_path / "reranker", "regression", num_hidden_layers=1)
+    config = json.loads((folder / "config.json").read_text())
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (folder / "config.json").write_text(json.dumps({**config, "sentence_transformers": settings}))
+    searches = []
+
+    class NotWritten:
+        quantized = None
+
+        def __init__(self, *_, quantizer, **__):
+            searches.append(quantizer)
+            if quantizer is not None:
+                quantizer.choice = None
+
+        def model(self, model, graph):
+            return model
+
+    monkeypatch.setattr("kprune.jobs.export_checkpoint.export", NotWritten)
+    monkeypatch.setattr("kprune.jobs.export_checkpoint.evaluate_models", lambda *_, **__: None)
+    export_checkpoint(Source(folder), tmp_path / "graph", DataOptions(), to="onnx", int8=True)
+    assert "single texts" not in caplog.text
+    row = {"query": "Which?", "passages": ["One of the names.", "A number."], "relevance": [1, 0]}
+    (tmp_path / "queries.jsonl").write_text(json.dumps(row))
+    data = DataOptions(table=str(tmp_path / "queries.jsonl"))
+    export_checkpoint(Source(folder), tmp_path / "graph", data, to="onnx", int8=True, int8_max_drop=1.0)
+    segments = torch.cat([batch["token_type_ids"].amax(1) for batch in searches[-1].batches])
+    assert segments.tolist() == [1, 1]
 
 
 def test_options_about_data_need_data(checkpoint, tmp_path, loads):

@@ -8,11 +8,11 @@ from task_data import load_tokenizer
 
 from kprune.checkpoints.source import Source
 from kprune.config import PruneConfig, RunConfig
-from kprune.data.tasks import Test
+from kprune.data.tasks import Test, read_test
 from kprune.errors import KpruneError
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.evaluate_checkpoint import evaluate_checkpoint, require_same_inputs
-from kprune.jobs.preparation import as_read_by, float32_copy, length_limit, prepare
+from kprune.jobs.preparation import as_read_by, float32_copy, length_limit, prepare, rows_read
 
 pytest_plugins = ["command_fixtures"]
 
@@ -178,3 +178,12 @@ def test_a_decoder_without_a_padding_token_classifies_batches(kind, tmp_path, sa
         alone = prepared.model(input_ids=batch["input_ids"][:1, :length])[0]
     whole = whole[:1] if kind == "classification" else whole[:1, :length]
     assert torch.allclose(whole, alone, atol=1e-4)
+
+
+def test_a_model_of_pairs_reads_pairs_and_an_embedder_every_text():
+    ranked = read_test([{"query": "q", "passages": ["a", "b"], "relevance": [0, 1]}])
+    assert rows_read(ranked, "regression") == [("q", "a"), ("q", "b")]
+    assert rows_read(ranked, "embedding") == [("q",), ("a",), ("b",)]
+    pairs = Test("mine", None, [("a", "b")], None)
+    assert rows_read(pairs, "classification") == [("a", "b")]
+    assert rows_read(pairs, "embedding") == [("a",), ("b",)]

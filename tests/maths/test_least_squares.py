@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -193,3 +195,31 @@ def test_reconstructing_weights_are_those_that_the_brain_surgeon_leaves():
         surgeon.remove(torch.tensor([unit]))
     found = reconstructing_weights(gram, weight, keep, 1e-2, bias=False)
     torch.testing.assert_close(found[:-1].T, surgeon.weight)
+
+
+def test_features_whose_products_are_rounded_away_do_not_stop_the_refit():
+    """Two features that are nearly the same, one 30,000 times larger: their rounded sums are indefinite."""
+    p, q = problem(400, 4, 3, 9)
+    p[:, 1] = 3e-5 * p[:, 0] * (1 + 1e-7 * p[:, 2])
+    prior = torch.zeros(5, 3, dtype=torch.float64)
+    sums = halved(p, q, torch.arange(400) % 2)
+    found = sums.cross_validated(prior)
+    assert sums.error(found) < sums.error(prior)
+
+
+@pytest.mark.parametrize("ratio", [1e-3, 1e-5, 1e-6])
+def test_rounding_of_the_sums_is_not_fitted_where_features_are_small(ratio):
+    """Features of all scales, nearly dependent: small ones are within the rounding of the sums of large ones."""
+    size, tokens = 60, 400
+    generator = torch.Generator().manual_seed(1)
+    base, mix, weights, noise, move = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((tokens, size // 2), (size // 2, size), (size, 3), (tokens, 3), (size, 3))
+    )
+    scale = torch.logspace(0, math.log10(ratio), size, dtype=torch.float64)[:, None]
+    p = (base @ mix + 1e-3 * torch.randn(tokens, size, generator=generator, dtype=torch.float64)) * scale.T
+    q = p @ (weights / scale) + 0.1 * noise
+    prior = torch.cat([(weights + 0.3 * move) / scale, torch.zeros(1, 3, dtype=torch.float64)])
+    found = halved(p, q, torch.arange(tokens) % 2).cross_validated(prior)
+    errors = [float((p @ each[:-1] + each[-1] - q).square().sum()) for each in (found, prior)]
+    assert errors[0] < 0.01 * errors[1]

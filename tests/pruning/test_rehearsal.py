@@ -7,6 +7,7 @@ import zoo
 
 from kprune import PruneConfig, Pruner
 from kprune.errors import BadOptions
+from kprune.maths.least_squares import HalvedLeastSquares
 from kprune.pruning.forecast import forecast
 from kprune.pruning.rehearsal import rehearse
 
@@ -57,6 +58,19 @@ def test_criteria_that_measure_often_are_planned_so():
 def test_a_sample_of_one_batch_is_its_own_rehearsal():
     _, rehearsal, extent = rehearsed(tiny.tiny_model(), tiny.batched(tiny.texts(12, shortest=20)), ridge=1e-3)
     assert rehearsal.tokens <= extent.tokens
+
+
+def test_the_refits_are_those_of_the_run(monkeypatch):
+    """Cross-validation solves several systems, so a plain refit would be much faster than the run's."""
+    ridges = []
+    whole = HalvedLeastSquares.cross_validated
+    monkeypatch.setattr(
+        HalvedLeastSquares, "cross_validated", lambda *args, **options: ridges.append(1) or whole(*args, **options)
+    )
+    rehearsed(tiny.tiny_model(), tiny.batched(tiny.texts(80)))
+    assert len(ridges) == 2  # a sublayer of each kind
+    rehearsed(tiny.tiny_model(), tiny.batched(tiny.texts(80)), ridge=1e-3)
+    assert len(ridges) == 2
 
 
 def test_rivals_are_refused():

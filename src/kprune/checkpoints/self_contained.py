@@ -61,6 +61,19 @@ def write_modeling(folder: Path, config: PreTrainedConfig, model_class: type[Pre
     return file
 
 
+def is_self_contained(source: Source) -> bool:
+    """Whether a model folder has a modeling file that kprune wrote."""
+    return (source.encoder / MODELING_FILE).is_file()
+
+
+def update_modeling(folder: Path, model: PreTrainedModel, *, is_wanted: bool) -> None:
+    """Write the modeling file of a pruned model if it is wanted; else let config.json name none."""
+    if is_wanted and record_of(model.config) is not None:
+        write_modeling(folder, model.config, type(model))
+    else:
+        drop_modeling(folder)
+
+
 def drop_modeling(folder: Path) -> None:
     """Remove the name of a modeling file from the config.json of a folder that has none."""
     stored = json.loads((folder / "config.json").read_text("utf-8"))

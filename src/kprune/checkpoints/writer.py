@@ -17,13 +17,12 @@ from kprune.checkpoints.card import HasCardSection, healed_card, model_card
 from kprune.checkpoints.files import MODELING_FILE
 from kprune.checkpoints.names import hub_name, origin_of, short_name
 from kprune.checkpoints.processors import has_processor, load_processor
-from kprune.checkpoints.self_contained import drop_modeling, write_modeling
+from kprune.checkpoints.self_contained import is_self_contained, update_modeling
 from kprune.checkpoints.source import Source
 from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
 from kprune.data.items import MEDIA
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.healing.result import Healed
-from kprune.models.pruned_shape import record_of
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -114,11 +113,8 @@ def _save_healed(
 def _write_model(model: PreTrainedModel, encoder: Path, source: Source | None, *, self_contained: bool) -> None:
     """Write config and weights, and the modeling file of a self-contained folder; an ordinary model needs none."""
     model.save_pretrained(encoder)
-    was_self_contained = source is not None and (source.encoder / MODELING_FILE).is_file()
-    if (self_contained or was_self_contained) and record_of(model.config) is not None:
-        write_modeling(encoder, model.config, type(model))
-    else:
-        drop_modeling(encoder)
+    was_self_contained = source is not None and is_self_contained(source)
+    update_modeling(encoder, model, is_wanted=self_contained or was_self_contained)
 
 
 def _readers_for(

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.atomic import staged_folder
+from kprune.checkpoints.self_contained import drop_modeling
 from kprune.checkpoints.source import Source
 from kprune.deploy import onnx
 from kprune.deploy.exported import Exported, Graph
@@ -128,6 +129,7 @@ def _copy_side_files(source: Source, model: PreTrainedModel, staging: Path) -> N
     source.copy_to(staging)
     encoder = staging / source.encoder_path
     _without_record(model.config).save_pretrained(encoder)
+    drop_modeling(encoder)
     if family_of(model.config).inputs == "input_ids" and not (encoder / "tokenizer.json").exists():
         source.load_tokenizer().save_pretrained(encoder)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kprune.checkpoints.card import with_front_matter
+from kprune.checkpoints.card import SELF_CONTAINED, with_front_matter
+from kprune.checkpoints.self_contained import is_self_contained
 from kprune.deploy import hub_snippets as snippets
 from kprune.deploy.exported import Graph
 from kprune.deploy.graphs import SENTENCE_EMBEDDING
@@ -59,6 +60,7 @@ The difference from torch is the largest on {texts} texts of mixed length.""",
         _embedding_notes(served) if served.pooling else "",
         """`model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`;
 graphs need no kprune.""",
+        SELF_CONTAINED if is_self_contained(served.source) else "",
         f"## Load\n\nRun these snippets in the folder that contains `{folder}`.",
         *(
             f"### {section.title}\n\n```{section.language}\n{section.code.strip()}\n```"

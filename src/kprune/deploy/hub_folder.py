@@ -12,6 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.files import copy_side_files, read_json, write_json
+from kprune.checkpoints.self_contained import is_self_contained, update_modeling
 from kprune.checkpoints.source import READ_MODULES, Source
 from kprune.data.calibration import longest_input
 from kprune.data.tasks import EMBEDDING
@@ -102,6 +103,7 @@ def write_files(served: Served, folder: Path, inputs: Sequence[str]) -> None:
             shutil.copyfile(file, folder / file.name)
     served.model.config.save_pretrained(folder)
     write_json(folder / "config.json", {**read_json(folder / "config.json"), **config_entries(served)})
+    update_modeling(folder, served.model, is_wanted=is_self_contained(source))
     write_tokenizer(served.tokenizer, folder, max_length=served.max_length, inputs=inputs)
     if served.sentence_class is not None:
         write_modules(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kprune.data.labels import class_names, class_order
+from kprune.data.rankings import are_rankings, rows_of_rankings
 from kprune.data.tasks import EMBEDDING, Test
 from kprune.evaluation.metrics import Array
 from kprune.models.outputs import (
@@ -294,5 +295,9 @@ LOGS: dict[str, type[ChangeLog]] = {
 
 
 def change_log(kind: str, test: Test, config: Any, examples: Sequence[Any], tokenizer: Any) -> ChangeLog:
-    """An empty log for models of one kind."""
+    """An empty log for models of one kind; a reranker's examples are pairs of query and passage."""
+    references = test.references
+    if are_rankings(references) and kind != EMBEDDING:
+        pairs = rows_of_rankings(test.rows, references, in_pairs=True)
+        test = replace(test, rows=pairs, references=[value for each in references for value in each.relevance])
     return LOGS.get(kind, ChangeLog)(test, config, examples, tokenizer)

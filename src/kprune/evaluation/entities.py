@@ -81,6 +81,11 @@ def _first_tokens(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> dic
 class _EntityAnswers(ModelAnswers):
     def __init__(self, scorer: EntityScorer, names: list[str]) -> None:
         super().__init__()
+        if all(name == f"LABEL_{number}" for number, name in enumerate(names)):  # none of them would be `O`
+            raise KpruneError(
+                f"the model does not name its tags ({', '.join(names[:3])}, …), so that none is known to be "
+                f"{OUTSIDE}; write them into id2label of the model's config.json."
+            )
         self.scorer, self.names = scorer, names
         self.expected = [entities_of(self._named(each)) for each in scorer.references]
         self.tags = [[OUTSIDE] * len(each.words) for each in scorer.references]

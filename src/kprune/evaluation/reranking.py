@@ -77,7 +77,14 @@ class RankingScorer(Scorer):
                 f"the model has {labels} classes, and passages are ranked by one value, or by the second of two "
                 "classes; pass a reranker."
             )
-        return _RankingAnswers(self)
+        answers = _RankingAnswers(self)
+        alike = sum(len(set(each.relevance)) == 1 for each in self.passages)
+        if alike:
+            answers.notes.append(
+                f"the passages of {alike:,} of {len(self.passages):,} queries are equally relevant, so that every "
+                "order of them is right; add passages of relevance 0."
+            )
+        return answers
 
 
 class _RankingAnswers(ModelAnswers):

@@ -12,7 +12,7 @@ from kprune.checkpoints.processors import load_reader
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import draw, longest_input, python_documentation
 from kprune.data.processing import MediaReader
-from kprune.data.tasks import EMBEDDING, Test
+from kprune.data.tasks import Test
 from kprune.deploy.exported import Exported
 from kprune.deploy.exporter import export
 from kprune.deploy.graphs import served_model
@@ -23,7 +23,7 @@ from kprune.evaluation.evaluator import Evaluation, check_compatible
 from kprune.jobs.check_model import load_checked
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.int8_search import Int8Choice, Int8Search
-from kprune.jobs.preparation import Prepared, as_read_by, length_limit
+from kprune.jobs.preparation import Prepared, as_read_by, length_limit, rows_read
 from kprune.jobs.prune_checkpoint import Advance, ShowProgress, evaluate_models, no_progress
 from kprune.models.families import family_of
 from kprune.models.outputs import QUESTION_ANSWERING, kind_of
@@ -111,8 +111,7 @@ def _search(prepared: Prepared | None, limit: float, advance: Advance) -> Int8Se
     if prepared is None or prepared.test is None or isinstance(prepared.tokenizer, MediaReader):
         raise BadOptions("--int8-max-drop measures the loss on text; add --task, --data or --text.")
     test, model = prepared.test, prepared.model
-    is_embedder = kind_of(model, pooling=prepared.source.pooling).name == EMBEDDING
-    rows = [(text,) for row in test.rows for text in row] if is_embedder else test.rows
+    rows = rows_read(test, kind_of(model, pooling=prepared.source.pooling).name)
     longest = min(prepared.max_length, longest_input(prepared.tokenizer, model.config))
     batches = draw(rows, prepared.tokenizer, tokens=RANKED_TOKENS, max_length=longest, is_most=True)
 
@@ -136,7 +135,7 @@ def _require_consistent(data: DataOptions) -> None:
 
 def _stock_test(model: PreTrainedModel, source: Source) -> Test | None:
     """Python's documentation, for int8, which changes outputs; none for a model that reads pairs of texts."""
-    if kind_of(model, pooling=source.pooling) is QUESTION_ANSWERING:
+    if source.sentence_class == "CrossEncoder" or kind_of(model, pooling=source.pooling) is QUESTION_ANSWERING:
         return None
     rows = [(text,) for text in python_documentation()[:STOCK_TEXTS]]
     return Test("Python's documentation", None, rows, None)

@@ -22,6 +22,7 @@ from kprune.data.labels import training_labels
 from kprune.data.packing import BLOCK_TOKENS
 from kprune.data.processing import MediaReader, draw_media
 from kprune.data.rankings import are_rankings, rows_of_rankings
+from kprune.data.rows import Row
 from kprune.data.tasks import EMBEDDING, Test, with_prompt
 from kprune.errors import BadSample
 from kprune.evaluation.evaluator import check_compatible
@@ -102,11 +103,7 @@ def prepare(
     if test is not None:
         test = as_read_by(source, test, kind.name)
         check_compatible(model, tokenizer, test, pooling=source.pooling)
-    rows = sample.rows
-    if are_rankings(sample.references):
-        rows = rows_of_rankings(rows, sample.references, in_pairs=kind.name != EMBEDDING)
-    elif kind.name == EMBEDDING:  # embeds one text at a time
-        rows = [(text,) for row in rows for text in row]
+    rows = rows_read(sample, kind.name)
     labels = training_labels(sample, kind.name, model.config) if with_labels else None
     if isinstance(tokenizer, MediaReader):
         reader = tokenizer.for_model(model, max_length)
@@ -244,6 +241,13 @@ def as_read_by(source: Source, test: Test, kind: str) -> Test:
             log.warning("%s has the default prompt %r, which is not applied to its texts", source.title, source.prompt)
         return test
     return with_prompt(test, source.prompt)
+
+
+def rows_read(test: Test, kind: str) -> list[Row]:
+    """What a model of one kind reads of a test: an embedder single texts, a reranker pairs of query and passage."""
+    if are_rankings(test.references):
+        return rows_of_rankings(test.rows, test.references, in_pairs=kind != EMBEDDING)
+    return [(text,) for row in test.rows for text in row] if kind == EMBEDDING else list(test.rows)
 
 
 def length_limit(source: Source, *others: int | None) -> int:

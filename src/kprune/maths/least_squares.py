@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kprune.maths.gram import Gram, rounded, scales
+from kprune.maths.gram import DIGITS, Gram, rounded, scales
 
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Ridges that cross-validation tries, relative to the diagonal of PᵀP."""
 FIRST_RIDGE = 1e-3
 """The ridge that it tries first."""
+ROUNDING = 2.0 ** (1 - DIGITS)
+"""Rounding of an entry of PᵀP, relative to its largest one; a norm of the roundings has √features times as much."""
 
 
 class LeastSquares:
@@ -77,6 +79,7 @@ class LeastSquares:
         """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s.
 
         Each feature has its own scale, so that a feature with few large values does not set the ridge of the others.
+        The ridge is at least as large as the rounding of the sums, which would else be fitted where features are small.
         """
         features = len(self.cross) - 1
         size = features + 1 if bias else features
@@ -86,8 +89,8 @@ class LeastSquares:
         shifted, goal = self.gram[:size, :size], self.cross[:size].clone()
         diagonal = shifted.diagonal()[:features]
         if features:
-            smallest = max(1e-9 * float(diagonal.mean()), torch.finfo(torch.float32).tiny)
-            penalty = ridge * diagonal.clamp(min=smallest)
+            noise = ROUNDING * features**0.5 * float(diagonal.max())
+            penalty = (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
             goal[:features] += penalty[:, None] * prior[:features]
             diagonal += penalty
         solution[:size] = torch.cholesky_solve(goal, torch.linalg.cholesky(shifted))
@@ -128,9 +131,12 @@ class HalvedLeastSquares(LeastSquares):
         return self.halves[0].energy + self.halves[1].energy
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
-        """The error on each half of the weights that were fitted to the other half; both together."""
+        """The error on each half of the weights that were fitted to the other half; infinite if one has no solution."""
         pairs = (self.halves, self.halves[::-1])
-        return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
+        try:
+            return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
+            return torch.inf
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
@@ -138,6 +144,9 @@ class HalvedLeastSquares(LeastSquares):
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
         least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
+        while least == torch.inf and number + 1 < len(RIDGES):
+            number += 1
+            least = self.held_out_error(prior, RIDGES[number], bias=bias)
         for step in (1, -1):
             while 0 <= number + step < len(RIDGES):
                 error = self.held_out_error(prior, RIDGES[number + step], bias=bias)
@@ -149,8 +158,17 @@ class HalvedLeastSquares(LeastSquares):
         return RIDGES[number]
 
     def cross_validated(self, prior: Tensor, *, bias: bool = True) -> Tensor:
-        """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums."""
-        return self.solve_toward(prior, 0.5 * self.best_ridge(prior, bias=bias), bias=bias)
+        """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums.
+
+        If rounded sums leave it without a solution, the next larger ridge is taken.
+        """
+        best = self.best_ridge(prior, bias=bias)
+        for ridge in RIDGES[RIDGES.index(best) : -1]:
+            try:
+                return self.solve_toward(prior, 0.5 * ridge, bias=bias)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                continue
+        return self.solve_toward(prior, 0.5 * RIDGES[-1], bias=bias)
 
 
 def reconstructing_weights(gram: Tensor, weight: Tensor, keep: Tensor, ridge: float, *, bias: bool) -> Tensor:

@@ -33,7 +33,7 @@ from kprune.runtime.memory import peak_megabytes, reset_peak
 TIMED_BATCHES = 2
 """Batches that are timed, after one that warms up."""
 RIDGE = 1e-2
-"""Of the rehearsed refits, whose few tokens do not determine the weights; the ridge does not change the time."""
+"""The least ridge of a rehearsed refit that is not cross-validated: few tokens do not determine its weights."""
 
 
 @ordinary_mode()
@@ -122,14 +122,17 @@ def _refit(method: KPrune, streams: Streams, few: Sample, config: PruneConfig) -
     run = method.run
     layers = len({sublayer.index for sublayer in run.sublayers})
     lowest = [sublayer for sublayer in run.sublayers if sublayer.index == run.sublayers[0].index]
-    fit = least_squares_fit(max(config.ridge or 0.0, RIDGE)) if config.refit else method.fit
+    has_ridge = config.refit and config.ridge is not None
+    fit = least_squares_fit(max(config.ridge or 0.0, RIDGE)) if has_ridge else method.fit
     weights = [torch.ones(int(batch.mask.sum()), device=batch.mask.device) for batch in few.batches]
     began, solving = perf_counter(), 0.0
     for sublayer, size in zip(lowest, group_sizes(lowest, config), strict=True):
         streams.advance_to(sublayer)
         ticks = [perf_counter()]
         tick = partial(_note_time, ticks)
-        streams.remove(sublayer, _share(sublayer, size, config), fit, tick, weights)
+        streams.remove(
+            sublayer, _share(sublayer, size, config), fit, tick, weights, in_halves=method.is_cross_validated
+        )
         solving += _seconds_since(ticks[-1])
     others = [sublayer for sublayer in run.sublayers if sublayer.index > lowest[0].index]
     if others:
