@@ -171,8 +171,7 @@ def evaluate(
     metrics = _choose_metrics(test, scorer, model)
     answers = [scorer.new_answers(each.config) for each in models]
     likeness = Likeness(kind, len(scorer.examples))
-    shown = kind.name if most_changes and scorer.shows_changes else ""
-    log = change_log(shown, test, model.config, scorer.examples, tokenizer)
+    log = change_log(kind.name if most_changes else "", test, model.config, scorer.examples, tokenizer)
     run_class = CausalRun if kind.name == CAUSAL_LM.name else PredictionRun
     run = run_class(models, kinds, scorer.examples, recalled)
     for batch, predictions in run.results(progress):

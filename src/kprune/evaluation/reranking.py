@@ -57,7 +57,6 @@ class RankingScorer(Scorer):
     """Passages against their relevance, query by query: pairs for a reranker, single texts for an embedding model."""
 
     metrics = RANKING_METRICS
-    shows_changes = False  # a row is a query, an example one of its passages
 
     def __init__(self, test: Test, tokenizer: object, max_length: int, kind: str) -> None:
         if kind not in (REGRESSION.name, CLASSIFICATION.name, EMBEDDING):

@@ -50,8 +50,6 @@ class Scorer:
 
     metrics: tuple[str, ...] = ()
     """Names of the metrics that the scorer supports, the default first."""
-    shows_changes = True
-    """Whether examples belong to rows of the test, so that those with another answer can be shown."""
 
     def __init__(self, test: Test, tokenizer: Any, max_length: int) -> None:
         self.examples = encode(test.rows, tokenizer, max_length)
