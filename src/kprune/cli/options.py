@@ -113,6 +113,15 @@ test_split_option = grouped(
     "from what",
     click.option("--split", help="Split of the data set to test on.  [default: the task's, or validation]"),
 )
+guard_option = grouped(
+    "how much",
+    click.option(
+        "--guard/--no-guard",
+        default=True,
+        show_default=True,
+        help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
+    ),
+)
 evaluate_option = grouped(
     "test", click.option("--evaluate", "is_tested", is_flag=True, help="Test the result against the dense model.")
 )

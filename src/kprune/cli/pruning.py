@@ -14,6 +14,7 @@ from kprune.cli.options import (
     data_options,
     dtype_option,
     evaluate_option,
+    guard_option,
     json_option,
     overwrite_option,
     parse_shape,
@@ -65,12 +66,7 @@ def goal_options(command: Any) -> Any:
             click.option(
                 "--max-drop", type=float, help="Instead: remove as much as costs at most this many points on the test."
             ),
-            click.option(
-                "--guard/--no-guard",
-                default=True,
-                show_default=True,
-                help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
-            ),
+            guard_option,
         ),
         "how much",
     )

@@ -8,7 +8,7 @@ import click
 
 from kprune.cli.group import Work
 from kprune.cli.help_page import grouped
-from kprune.cli.options import require_report
+from kprune.cli.options import guard_option, require_report
 
 
 @click.command(
@@ -26,7 +26,7 @@ from kprune.cli.options import require_report
     click.option(
         "--max-drop", type=float, help="Of a sweep: choose the largest reduction that costs at most this much."
     ),
-    click.option("--guard/--no-guard", default=True, show_default=True, help="Hold the interval's end to --max-drop."),
+    guard_option,
 )
 def report_command(results: Path, page: Path, max_drop: float | None, guard: bool) -> None:
     """Write OUT, an HTML page, of a model FOLDER or of RESULTS.

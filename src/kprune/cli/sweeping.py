@@ -14,6 +14,7 @@ from kprune.cli.help_page import Decorator, grouped
 from kprune.cli.options import (
     config_options,
     data_options,
+    guard_option,
     json_option,
     parse_shape,
     report_option,
@@ -48,12 +49,7 @@ def _choice_options() -> tuple[Decorator, ...]:
         click.option(
             "--max-drop", type=float, help="Choose the largest reduction that costs at most this many points."
         ),
-        click.option(
-            "--guard/--no-guard",
-            default=True,
-            show_default=True,
-            help="Hold the upper end of the drop's 95 % interval to --max-drop, or its estimate only.",
-        ),
+        guard_option,
     )
 
 
