@@ -20,7 +20,10 @@ from kprune.models.outputs import pool
 POOLINGS = {"embedder": "cls", "decoder": "lasttoken"}
 
 
-@pytest.fixture(scope="module", params=list(SOURCES))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "tagger")) for name in SOURCES],
+)
 def case(request, tmp_path_factory):
     """A kind's name, its source, and the folder that it was exported to."""
     root = tmp_path_factory.mktemp(request.param)

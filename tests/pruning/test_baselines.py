@@ -54,7 +54,14 @@ def shared_pruner():
     return pruner()
 
 
-@pytest.mark.parametrize("family", tiny.ALL_FAMILIES)
+LIKE_BERT = {"camembert", "xlm-roberta", *tiny.ALIAS_CONFIGS}
+"""Families with the row of another one; rivals see nothing else of them."""
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each in LIKE_BERT)) for each in tiny.ALL_FAMILIES],
+)
 def test_every_method_gives_a_smaller_model_within_the_budget(family):
     made = pruner(family)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}

@@ -43,17 +43,21 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def by_one_process(tmp_path_factory):
+@pytest.fixture
+def by_one_process(models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
-    ranks_worker.main(folder, list(ranks_worker.CASES))
+    ranks_worker.main(folder, models)
     return folder
 
 
 @pytest.mark.parametrize(
     ("launcher", "models"),
-    [(TORCHRUN, ["tiny", "embedded"]), pytest.param(ACCELERATE, ["tiny"], marks=pytest.mark.slow)],
-    ids=["torchrun", "accelerate"],
+    [
+        (TORCHRUN, ["tiny"]),
+        pytest.param(TORCHRUN, ["embedded"], marks=pytest.mark.slow),
+        pytest.param(ACCELERATE, ["tiny"], marks=pytest.mark.slow),
+    ],
+    ids=["torchrun", "torchrun, embedded", "accelerate"],
 )
 def test_two_processes_come_to_the_result_of_one(launcher, models, by_one_process, tmp_path):
     command = [sys.executable, "-m", *launcher, ranks_worker.__file__, tmp_path, *models]
