@@ -206,6 +206,7 @@ CASES: list[dict[str, Any]] = [
     {"shape": "minilm", "layers": 3, "tokens": 20_000, "length": 32, "repeat": 0, "profile": False},
     {"shape": "bert-base", "layers": 3, "tokens": 20_000, "length": 32, "repeat": 0, "profile": True},
     {"shape": "bert-base", "layers": 1, "tokens": 100_000, "length": 32, "repeat": 0, "profile": False},
+    {"shape": "bert-base", "layers": 12, "tokens": 20_000, "length": 32, "repeat": 1, "profile": False},
 ]
 
 
