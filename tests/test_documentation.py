@@ -292,7 +292,7 @@ def outputs_of(words: list[str]) -> set[str]:
 
 
 def shortened(words: list[str], inputs: Path) -> list[str]:
-    """The command with less work: fewer tokens, one seed, one reduction, one runtime, data from a folder."""
+    """The command with less work: fewer tokens, one seed, reduction, runtime and method, data from a folder."""
     verb = words[0]
     short: list[str] = []
     for place, word in enumerate(words):
@@ -312,7 +312,10 @@ def shortened(words: list[str], inputs: Path) -> list[str]:
     extra: dict[str, list[str]] = {
         "prune": ["--tokens", "1000"],
         "sweep": ["--tokens", "600", "--limit", "30", "--shape", "2x8", "--seconds", "0", "--reduction", "0.5"],
-        "compare": ["--tokens", "400", "--limit", "20", "--seed", "0", "--data", str(inputs / "DIR")],
+        "compare": [
+            *("--tokens", "400", "--limit", "20", "--seed", "0", "--data", str(inputs / "DIR")),
+            *("--reduction", "0.5", "--method", "kprune"),
+        ],
         "bench": ["--seconds", "0", "--runtime", "torch", "--threads", "1"],
     }
     if "--task" in words:

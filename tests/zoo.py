@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tiny import HEADS, SEAM_CONFIGS, SIZES, SPECIAL_TOKENS
@@ -128,6 +130,14 @@ CASES = [(name, kind) for name, entry in ZOO.items() for kind in entry.kinds]
 ONE_EACH = [(name, entry.kinds[0]) for name, entry in ZOO.items()]
 """Every family with one output kind."""
 DECODERS = [name for name, entry in ZOO.items() if "causal language model" in entry.kinds]
+SAME_CODE = {"camembert", "xlm-roberta", "ernie", "data2vec-text", "deit", "mt5", "mistral"}
+"""Families with the layers of another one: what every family must pass, they pass in slow tests."""
+
+
+def marked(cases: Iterable[Any]) -> list[Any]:
+    """Cases of a test, a family each or a tuple that begins with one; those of `SAME_CODE` are slow."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*value, marks=[pytest.mark.slow] * (value[0] in SAME_CODE)) for value in values]
 
 
 def build(name: str, kind: str | None = None, **changes: Any) -> PreTrainedModel:

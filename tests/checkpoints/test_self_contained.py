@@ -81,17 +81,21 @@ def run_without_kprune(code, *arguments, cache):
     return done.stdout
 
 
-def test_every_family_loads_where_kprune_cannot_be_imported(tmp_path):
+@pytest.mark.parametrize("is_alike", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_family_loads_where_kprune_cannot_be_imported(is_alike, tmp_path):
+    native, alone = (
+        [case for case in cases if (case[0] in zoo.SAME_CODE) == is_alike] for cases in (NATIVE, zoo.ONE_EACH)
+    )
     folders = [
         write_case(native_model(name, kind), tmp_path / f"native-{number}", is_native=True)
-        for number, (name, kind) in enumerate(NATIVE)
+        for number, (name, kind) in enumerate(native)
     ]
     folders += [
         write_case(uneven_model(name, kind), tmp_path / f"alone-{number}", is_native=False)
-        for number, (name, kind) in enumerate(zoo.ONE_EACH)
+        for number, (name, kind) in enumerate(alone)
     ]
     printed = run_without_kprune(WITHOUT_KPRUNE, *folders, cache=tmp_path / "modules").split()
-    differences = dict(zip([*NATIVE, *zoo.ONE_EACH], map(float, printed), strict=True))
+    differences = dict(zip([*native, *alone], map(float, printed), strict=True))
     assert {case: value for case, value in differences.items() if value > 1e-5} == {}
 
 

@@ -230,23 +230,26 @@ def test_a_pruned_model_without_a_row_is_compared_with_its_dense_model(pruned, u
     assert json.loads(result.stdout)["fidelity"][0]["name"] == "agreement"
 
 
-def test_every_command_proposes_a_row_for_a_dense_model(unlisted, pruned, tmp_path):
+def test_commands_propose_a_row_for_a_dense_model(unlisted, tmp_path):
     inspected = json.loads(kprune("inspect", unlisted, "--json").stdout)
     assert (inspected["shape"]["dense_heads"], inspected["shape"]["heads"]) == (4, [4, 4, 4])
     REGISTERED.clear()
     exported = kprune("export", unlisted, tmp_path / "graph")
     assert exported.exit_code == 0, exported.output
     REGISTERED.clear()
+    graph = ("bench", tmp_path / "graph", "--runtime", "onnxruntime", "--shape", "1x8", "--seconds", 0.01, "--json")
+    alone = kprune(*graph)  # a graph has no weights, and needs no row
+    assert alone.exit_code == 0, alone.output
+
+
+@pytest.mark.slow
+def test_a_dense_model_gets_a_row_before_it_is_timed(unlisted, pruned):
     options = ("--shape", "1x8", "--seconds", 0.01, "--json")
     timed = kprune("bench", pruned[1], "--against", unlisted, "--runtime", "torch", *options)
     assert timed.exit_code == 0, timed.output
     small, dense = json.loads(timed.stdout)["timings"][:2]
     assert small["flops_ratio"] > 2
     assert dense["flops_ratio"] is None
-    REGISTERED.clear()
-    graph = ("bench", tmp_path / "graph", "--runtime", "onnxruntime")
-    alone = kprune(*graph, *options)  # a graph has no weights, and needs no row
-    assert alone.exit_code == 0, alone.output
 
 
 def test_a_command_proposes_a_row_once(unlisted, tmp_path, monkeypatch):

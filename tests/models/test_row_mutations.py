@@ -38,6 +38,8 @@ FAMILIES_TRIED = [
     "dinov2",
     "wav2vec2",
 ]
+SIMILAR = {"gpt2", "mpnet", "opt", "wav2vec2"}
+"""Families whose rows have the fields of another one's."""
 NEEDED_COUNTS = {
     "self_attn.num_key_value_heads",
     "self_attn.config.num_attention_heads",
@@ -152,7 +154,9 @@ def wrong_blocks(row: Family, kind: str, block: Block, values: Values, config) -
         yield "no output_scale", with_block(row, kind, output_scale=None)
 
 
-@pytest.mark.parametrize("name", FAMILIES_TRIED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SIMILAR)) for each in FAMILIES_TRIED]
+)
 def test_every_wrong_row_breaks_a_law(name, monkeypatch):
     model = zoo.build(name)
     kind, batch, row = kind_of(model), zoo.sample(model).batches[0], family_of(model.config)
