@@ -28,6 +28,7 @@ def test_prune_writes_a_page_with_its_command(checkpoint, table, tmp_path):
     result = kprune("prune", checkpoint, tmp_path / "small", "--data", table, *COLUMNS, *options)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
+    assert f"The page is {page}; open it in a browser." in " ".join(result.stderr.split())
     written = page.read_text()
     assert "Before and after" in written
     assert f"Measured on {printed['evaluation']['examples']} examples of mine.csv" in written
