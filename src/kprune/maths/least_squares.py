@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -81,19 +84,51 @@ class LeastSquares:
         Each feature has its own scale, so that a feature with few large values does not set the ridge of the others.
         The ridge is at least as large as the rounding of the sums, which would else be fitted where features are small.
         """
-        features = len(self.cross) - 1
-        size = features + 1 if bias else features
-        solution = torch.zeros_like(self.cross)
-        if size == 0:
-            return solution
-        shifted, goal = self.gram[:size, :size], self.cross[:size].clone()
+        return self.seen_from(prior, bias=bias).solve(ridge)
+
+    def seen_from(self, prior: Tensor, *, bias: bool) -> SeenFrom:
+        """The problem of the change of these weights; their last row, the bias, counts as zero."""
+        size = len(self.cross) if bias else len(self.cross) - 1
+        prior = torch.cat([prior[:-1], torch.zeros_like(prior[-1:])])
+        gram, cross = self.gram, self.cross
+        residual = cross - gram @ prior
+        energy = self.energy - (prior * (cross + residual)).sum()
+        return SeenFrom(prior, gram[:size, :size], residual[:size], energy)
+
+
+@dataclass(frozen=True)
+class SeenFrom:
+    """A problem of least squares for the change Δ of given weights, as matrices: to try many ridges is then cheap."""
+
+    prior: Tensor
+    """The weights, (features + 1) × d."""
+    gram: Tensor
+    """PᵀP, without its last column if there is no bias."""
+    residual: Tensor
+    """Pᵀ(Q − P prior)."""
+    energy: Tensor
+    """‖Q − P prior‖²."""
+
+    def change(self, ridge: float) -> Tensor:
+        """The Δ with the least error plus ridge; its rows are those of `gram`."""
+        if not len(self.gram):
+            return self.residual
+        features = len(self.prior) - 1
+        shifted = self.gram.clone()
         diagonal = shifted.diagonal()[:features]
         if features:
             noise = ROUNDING * features**0.5 * float(diagonal.max())
-            penalty = (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
-            goal[:features] += penalty[:, None] * prior[:features]
-            diagonal += penalty
-        solution[:size] = torch.cholesky_solve(goal, torch.linalg.cholesky(shifted))
+            diagonal += (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
+        return torch.cholesky_solve(self.residual, torch.linalg.cholesky(shifted))
+
+    def error(self, change: Tensor) -> float:
+        """‖P (prior + Δ) − Q‖²."""
+        return max(float(self.energy + (change * (self.gram @ change - 2.0 * self.residual)).sum()), 0.0)
+
+    def solve(self, ridge: float) -> Tensor:
+        """prior + Δ."""
+        solution = self.prior.clone()
+        solution[: len(self.gram)] += self.change(ridge)
         return solution
 
 
@@ -132,24 +167,21 @@ class HalvedLeastSquares(LeastSquares):
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
         """The error on each half of the weights that were fitted to the other half; infinite if one has no solution."""
-        pairs = (self.halves, self.halves[::-1])
-        try:
-            return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
-            return torch.inf
+        return _held_out_error([half.seen_from(prior, bias=bias) for half in self.halves], ridge)
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
         number = RIDGES.index(FIRST_RIDGE)
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
-        least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
+        halves = [half.seen_from(prior, bias=bias) for half in self.halves]
+        least = _held_out_error(halves, FIRST_RIDGE)
         while least == torch.inf and number + 1 < len(RIDGES):
             number += 1
-            least = self.held_out_error(prior, RIDGES[number], bias=bias)
+            least = _held_out_error(halves, RIDGES[number])
         for step in (1, -1):
             while 0 <= number + step < len(RIDGES):
-                error = self.held_out_error(prior, RIDGES[number + step], bias=bias)
+                error = _held_out_error(halves, RIDGES[number + step])
                 if error >= least:
                     break
                 number, least = number + step, error
@@ -163,12 +195,22 @@ class HalvedLeastSquares(LeastSquares):
         If rounded sums leave it without a solution, the next larger ridge is taken.
         """
         best = self.best_ridge(prior, bias=bias)
+        whole = self.seen_from(prior, bias=bias)
         for ridge in RIDGES[RIDGES.index(best) : -1]:
             try:
-                return self.solve_toward(prior, 0.5 * ridge, bias=bias)
+                return whole.solve(0.5 * ridge)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 continue
-        return self.solve_toward(prior, 0.5 * RIDGES[-1], bias=bias)
+        return whole.solve(0.5 * RIDGES[-1])
+
+
+def _held_out_error(halves: Sequence[SeenFrom], ridge: float) -> float:
+    """The error on each of two halves of the fit to the other one; infinite if one has no solution."""
+    pairs = (halves, halves[::-1])
+    try:
+        return sum(judge.error(fitted.change(ridge)) for fitted, judge in pairs)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
+        return torch.inf
 
 
 def reconstructing_weights(gram: Tensor, weight: Tensor, keep: Tensor, ridge: float, *, bias: bool) -> Tensor:
