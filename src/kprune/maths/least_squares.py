@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -100,18 +97,15 @@ class LeastSquares:
         return SeenFrom(prior, gram[:size, :size], residual[:size], energy)
 
 
-@dataclass(frozen=True)
 class SeenFrom:
-    """A problem of least squares for the change Δ of given weights, as matrices: to try many ridges is then cheap."""
+    """A problem of least squares for the change Δ of given weights, as matrices: to try many ridges is then cheap.
 
-    prior: Tensor
-    """The weights, (features + 1) × d."""
-    gram: Tensor
-    """PᵀP, without its last column if there is no bias."""
-    residual: Tensor
-    """Pᵀ(Q − P prior)."""
-    energy: Tensor
-    """‖Q − P prior‖²."""
+    `prior` has the weights, (features + 1) × d. `gram` is PᵀP, without its last column if there is no bias. `residual`
+    is Pᵀ(Q − P prior), and `energy` ‖Q − P prior‖².
+    """
+
+    def __init__(self, prior: Tensor, gram: Tensor, residual: Tensor, energy: Tensor) -> None:
+        self.prior, self.gram, self.residual, self.energy = prior, gram, residual, energy
 
     def change(self, ridge: float) -> Tensor:
         """The Δ with the least error plus ridge; its rows are those of `gram`."""
@@ -209,7 +203,7 @@ class HalvedLeastSquares(LeastSquares):
         return whole.solve(0.5 * RIDGES[-1])
 
 
-def _held_out_error(halves: Sequence[SeenFrom], ridge: float) -> float:
+def _held_out_error(halves: list[SeenFrom], ridge: float) -> float:
     """The error on each of two halves of the fit to the other one; infinite if one has no solution."""
     pairs = (halves, halves[::-1])
     try:
