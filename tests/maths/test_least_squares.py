@@ -138,45 +138,6 @@ def test_cross_validation_takes_the_ridge_with_the_least_held_out_error(tokens, 
         assert distance < 0.1 * (sums.solve(1e-9, bias=False)[:8] - truth).norm()
 
 
-@pytest.mark.parametrize("noise", [0.01, 1.0])
-def test_products_in_float32_give_the_ridge_and_the_weights_of_float64(noise):
-    p, _ = problem(2000, 30, 3, 10)
-    truth = torch.randn(30, 3, dtype=p.dtype, generator=torch.Generator().manual_seed(11))
-    q = (p @ truth + noise * problem(2000, 1, 3, 12)[1]).float()
-    p, half = p.float(), torch.arange(2000) % 2
-    prior = torch.cat([truth + 0.1, torch.zeros(1, 3, dtype=truth.dtype)])
-    coarse, exact = halved(p, q, half), halved(p.double(), q.double(), half)
-    assert coarse.gram.dtype == torch.float64
-    assert coarse.best_ridge(prior, bias=True) == exact.best_ridge(prior, bias=True)
-    torch.testing.assert_close(coarse.cross_validated(prior), exact.cross_validated(prior), rtol=1e-5, atol=1e-6)
-
-
-def test_sums_of_float32_tokens_do_not_depend_on_the_order_of_batches():
-    p, q = (each.float() for each in problem(600, 40, 5, 13))
-    p *= torch.logspace(0, -3, 40)
-    half = torch.arange(100) % 2
-    forward, backward = (HalvedLeastSquares(40, 5, CPU) for _ in range(2))
-    for start in range(0, 600, 100):
-        forward.add(p[start : start + 100], q[start : start + 100], None, half)
-    for start in range(500, -1, -100):
-        backward.add(p[start : start + 100], q[start : start + 100], None, half)
-    for ours, theirs in zip(forward.halves, backward.halves, strict=True):
-        assert torch.equal(ours.gram, theirs.gram)
-        assert torch.equal(ours.cross, theirs.cross)
-
-
-def test_a_lower_precision_of_products_is_not_used():
-    p, q = (each.float() for each in problem(200, 20, 3, 14))
-    half = torch.arange(200) % 2
-    exact, before = halved(p.double(), q.double(), half), torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        found = halved(p, q, half)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert torch.equal(found.gram, exact.gram)
-
-
 def test_one_example_is_fitted_without_a_judge():
     p, q = problem(60, 4, 3, 7)
     sums, prior = halved(p, q, None), torch.zeros(5, 3, dtype=torch.float64)

@@ -68,7 +68,7 @@ class Gram:
             products = torch.mm(rest[:, : len(block)].T, rest, out=buffer[: block.numel()].view_as(block))
             if scales is not None:
                 rest_scales = scales[number * BLOCK :]
-                products = rounded(products.double(), rest_scales[: len(block)], rest_scales)
+                rounded(products, rest_scales[: len(block)], rest_scales)
             block += products
 
     @property

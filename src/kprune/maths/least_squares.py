@@ -20,31 +20,27 @@ class LeastSquares:
 
     P (tokens × features) are the student's kept features; Q (tokens × d) is the difference its stream should make up.
     Memory is features², whatever the number of tokens. A last column of ones belongs to the bias, so one solution
-    contains both. `in_own_type` multiplies tokens in their own type and only sums in float64. For float32 that takes
-    half the time; its rounding is far below the ridges that cross-validation chooses.
+    contains both.
     """
 
-    def __init__(self, features: int, outputs: int, device: torch.device, *, in_own_type: bool = False) -> None:
-        self._in_own_type = in_own_type
+    def __init__(self, features: int, outputs: int, device: torch.device) -> None:
         self._gram = Gram(features + 1, device)
         self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
         self.energy = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
         """Add tokens: `p`, (tokens, features); `q`, (tokens, d); `weights` of the squared errors, (tokens,)."""
-        is_exact = torch.get_float32_matmul_precision() == "highest"  # not bfloat16 or TF32
-        dtype = p.dtype if self._in_own_type and is_exact else torch.float64
-        wide = p.new_empty(len(p), len(self.cross), dtype=dtype)
+        wide = p.new_empty(len(p), len(self.cross), dtype=torch.float64)
         wide[:, :-1], wide[:, -1] = p, 1.0
-        q = q.to(dtype)
+        q = q.double()
         if weights is not None:
-            roots = weights.to(dtype).sqrt()[:, None]
+            roots = weights.double().sqrt()[:, None]
             wide *= roots
             q = q * roots
-        feature_scales = scales(wide, last=1).double()  # the bias has its own: features may be much smaller
+        feature_scales = scales(wide, last=1)  # the bias has its own: features may be much smaller
         self._gram.add(wide, feature_scales)
-        self.cross += rounded((wide.T @ q).double(), feature_scales, scales(q).double())
-        self.energy += q.double().square().sum()
+        self.cross += rounded(wide.T @ q, feature_scales, scales(q))
+        self.energy += torch.dot(q.flatten(), q.flatten())
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -134,8 +130,7 @@ class HalvedLeastSquares(LeastSquares):
     """The same problem with its sums kept per half of the examples, so that one half can judge a fit to the other."""
 
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
-        first, second = (LeastSquares(features, outputs, device, in_own_type=True) for _ in range(2))
-        self.halves = (first, second)
+        self.halves = (LeastSquares(features, outputs, device), LeastSquares(features, outputs, device))
 
     def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None, half: Tensor | None = None) -> None:
         """Add tokens; `half` is 0 or 1 for each of them, (tokens,). None: all belong to half 0."""
