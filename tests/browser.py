@@ -12,9 +12,21 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next((found for found in map(shutil.which, NAMES) if found), "")
-IS_MISSING = not CHROMIUM or shutil.which("chromedriver") is None
-REASON = "no headless browser: install the packages chromium and chromium-driver"
+REASON = "no headless browser of chromedriver's version: install the packages chromium and chromium-driver"
+
+
+def _version(command: str) -> str:
+    """The main version of a program; empty if there is none."""
+    if shutil.which(command) is None:
+        return ""
+    printed = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\d+", printed)
+    return found[0] if found else ""
+
+
+DRIVER = _version("chromedriver")
+CHROMIUM = next((name for name in NAMES if DRIVER and _version(name) == DRIVER), "")
+IS_MISSING = not CHROMIUM
 
 
 class Browser:
@@ -29,7 +41,10 @@ class Browser:
             found[1] for line in self._driver.stdout if (found := re.search(r"successfully on port (\d+)", line))
         )
         self._address = f"http://127.0.0.1:{port}/session"
-        options = {"binary": CHROMIUM, "args": ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]}
+        options = {
+            "binary": shutil.which(CHROMIUM),
+            "args": ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"],
+        }
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
         made = self._ask("", {"capabilities": {"alwaysMatch": wanted}})
         self._address += f"/{made['sessionId']}"

@@ -29,6 +29,7 @@ def test_bench_prints_times_and_draws_them(checkpoint, small, tmp_path, monkeypa
     ):
         assert part in result.output
     assert "tiny's folder is in float16, which is slow on a CPU" in result.output
+    assert "Timing 2 models on inputs of 4 × 16, 1 × 8 tokens in torch: 0 s of calls" in " ".join(result.stderr.split())
     assert picture.read_bytes()[:4] == b"\x89PNG"
     printed = json.loads(kprune("bench", small, *options, "--json").stdout)
     assert printed["reference"] is None

@@ -1,4 +1,5 @@
 import json
+import re
 
 import page_data
 import pytest
@@ -28,10 +29,11 @@ def test_prune_writes_a_page_with_its_command(checkpoint, table, tmp_path):
     result = kprune("prune", checkpoint, tmp_path / "small", "--data", table, *COLUMNS, *options)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
+    assert f"The page is {page}; open it in a browser." in " ".join(result.stderr.split())
     written = page.read_text()
     assert "Before and after" in written
     assert f"Measured on {printed['evaluation']['examples']} examples of mine.csv" in written
-    assert f"kprune prune {checkpoint} {tmp_path / 'small'}" in written
+    assert f"kprune prune {checkpoint} {tmp_path / 'small'}" in re.sub("<[^>]+>", "", written)
     assert "answer" in written
     assert printed["megabytes"][1] < printed["megabytes"][0]
     again = tmp_path / "again.html"

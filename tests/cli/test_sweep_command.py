@@ -33,8 +33,11 @@ def test_the_proposed_command_prunes_to_the_chosen_point(checkpoint, table, tmp_
     assert printed["chosen"]["reduction"] == pruned["reduction"]
     assert [len(step["kept"]) for step in pruned["steps"]] == line["kept"]
     assert pruned["evaluation"]["figures"] == line["figures"]
-    again = kprune("sweep", checkpoint, *data, *options, "--max-drop", 99)
+    page = tmp_path / "sweep.html"
+    again = kprune("sweep", checkpoint, *data, *options, "--max-drop", 99, "--report", page)
     assert again.exit_code == 0, again.output
+    assert "The points are in sweep.jsonl." in again.output
+    assert f"The page is {page}; open it in a browser." in again.stderr
     assert "the largest reduction within 99 points" in again.output
     assert "kprune prune" in again.output
 

@@ -35,6 +35,13 @@ def test_classes_that_do_not_match_are_refused(labels, message):
         class_order(tiny.tiny_config("bert", id2label=VERDICTS), labels)
 
 
+def test_words_for_classes_without_names_say_where_to_write_them():
+    test = Test("mine", None, [("a",)] * 2, ["negative", "positive"])
+    message = "label 'negative', and the model does not name its classes: write their names into id2label of .* 0 to 1"
+    with pytest.raises(KpruneError, match=message):
+        class_numbers(test, ["LABEL_0", "LABEL_1"])
+
+
 @pytest.mark.parametrize("references", [[0, 1, 2], ["0", "1", "2.0"], ["Bad", "fair", " GOOD "], [0.0, True, "good"]])
 def test_a_label_is_a_number_or_a_name(references):
     test = Test("mine", None, [("a",)] * 3, references)

@@ -10,10 +10,10 @@ from flop_clock import install_flop_clock
 from kprune import KpruneError, prune, save
 from kprune.checkpoints.source import Source
 from kprune.deploy import benchmark
-from kprune.deploy.benchmark import Contender, bench
+from kprune.deploy.benchmark import Contender, bench, timed_seconds
 from kprune.deploy.footprint import Footprint
 from kprune.deploy.targets import start, write
-from kprune.deploy.timing import random_inputs
+from kprune.deploy.timing import random_inputs, time_interleaved
 from kprune.models.sublayer import find
 from kprune.pruning.budgets import total_flops
 
@@ -33,6 +33,20 @@ def folders(tmp_path_factory):
     model.save_pretrained(folder / "dense")
     save(prune(model, BATCHES, reduction=0.7, ridge=1e-2), folder / "small")
     return folder
+
+
+@pytest.mark.parametrize("names", [("small",), ("small", "dense")])
+def test_the_expected_seconds_count_every_model_that_is_timed(names, folders, monkeypatch):
+    timed = []
+
+    def count(calls, *, seconds, **options):
+        timed.append(seconds * len(calls))
+        return time_interleaved(calls, seconds=0.0)
+
+    monkeypatch.setattr(benchmark, "time_interleaved", count)
+    contenders = [Contender(name, Source(folders / name)) for name in names]
+    bench(contenders, shapes=[(2, 8), (1, 8)], threads=1, seconds=3.0, footprints=False)
+    assert sum(timed) == timed_seconds(len(names), 2, ["torch"], 3.0)
 
 
 def test_models_are_timed_side_by_side(folders):

@@ -7,7 +7,8 @@ from task_data import load_tokenizer
 
 from kprune.data.calibration import python_documentation
 from kprune.data.tasks import Test, read_test
-from kprune.evaluation.changes import MOST_CHARACTERS
+from kprune.evaluation.change_log import MOST_CHARACTERS
+from kprune.evaluation.scorers import MaskedTokenScorer
 from kprune.models.outputs import pool
 
 ROWS = paragraphs(24)
@@ -97,8 +98,36 @@ def test_values_spans_labels_and_tokens_have_answers_too():
     _, _, changes = changes_of("question answering", made_up("squad", 8))
     assert all(change.reference and change.before in (*change.text, "no answer", change.before)
                for change in changes.examples)  # fmt: skip
-    _, _, changes = changes_of("masked language model", unlabelled(ROWS))
-    assert changes is None
+
+
+def test_unnamed_classes_are_written_like_the_right_answers():
+    for labels in (["1", "0"], [1, 0]):
+        test = Test("mine", "classification", ROWS, labels * (len(ROWS) // 2), ("accuracy",))
+        _, dense, changes = changes_of("classification", test)
+        assert dense.config.id2label[1] == "LABEL_1"
+        right = {row[0][:40]: str(labels[n % 2]) for n, row in enumerate(ROWS)}
+        assert [change.reference for change in changes.examples] == [right[c.text[0][:40]] for c in changes.examples]
+        assert {answer for c in changes.examples for answer in (c.before, c.after)} <= {"0", "1", "2"}
+
+
+def test_masked_tokens_that_are_predicted_differently_are_those_of_the_plain_models():
+    model, dense, changes = changes_of("masked language model", unlabelled(ROWS), most=10_000)
+    tokenizer, expected, compared = load_tokenizer(), [], 0
+    for example in MaskedTokenScorer(unlabelled(ROWS), tokenizer, 512).examples:
+        ids, masked = example["input_ids"], (example["labels"] >= 0).nonzero().squeeze(1)
+        compared += len(masked)
+        with torch.no_grad():
+            both = [each(ids[None]).logits[0, masked].softmax(-1).max(-1) for each in (dense, model)]
+        for place, before, after in zip(masked.tolist(), *(each.indices.tolist() for each in both), strict=True):
+            if before != after:
+                answers = (before, after, int(example["labels"][place]))
+                expected.append((tokenizer.decode([ids[place - 1]]), *map(tokenizer.decode, answers)))
+    assert (changes.what, changes.compared, changes.changed) == ("masked token", compared, len(expected))
+    assert 0 < changes.changed < compared
+    answers = [(change.before, change.after, change.reference) for change in changes.examples]
+    assert sorted(answers) == sorted(each[1:] for each in expected)
+    before = {each[0].removeprefix("##") for each in expected}
+    assert all(change.text[0].partition(" ____ ")[0].endswith(tuple(before)) for change in changes.examples)
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("regression", 1), ("classification", 2)])

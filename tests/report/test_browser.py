@@ -28,8 +28,9 @@ PAGES = {
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 OUTSIDE = """
 return Array.from(document.querySelectorAll('svg[role=img] text, svg[role=img] circle, svg[role=img] rect'))
-  .filter((mark) => { const box = mark.getBoundingClientRect();
-    return box.right > document.documentElement.clientWidth + 1 || box.left < -1; }).map((mark) => mark.outerHTML);
+  .filter((mark) => { const box = mark.getBoundingClientRect(), figure = mark.closest('figure').getBoundingClientRect();
+    return box.right > document.documentElement.clientWidth + 1 || box.left < figure.left - 1; })
+  .map((mark) => mark.outerHTML);
 """
 EMPTY = """
 return Array.from(document.querySelectorAll('svg')).filter((svg) => {
@@ -102,6 +103,22 @@ def test_examples_are_sorted_and_filtered(browser, folder):
     assert browser.run(COLUMN, 1) == ["positive"]
     assert browser.run("return window.alerted") is None
     assert browser.problems() == []
+
+
+def test_a_command_can_be_copied_and_breaks_between_its_words(browser, folder):
+    command = "kprune prune MODEL small " + " ".join(f"--option-{n} some-value-{n}" for n in range(20))
+    (folder / "command.html").write_text(evaluation_page(page_data.evaluation(), NAMES, command=command))
+    browser.open(folder / "command.html")
+    for width in (360, 1440):
+        browser.resize(width)
+        selected = browser.run("""
+          const code = document.querySelector('pre.command code');
+          getSelection().selectAllChildren(code);
+          return getSelection().toString();
+        """)
+        assert selected == command
+        broken = "return Array.from(document.querySelectorAll('pre.command span'), (w) => w.getClientRects().length)"
+        assert set(browser.run(broken)) == {1}
 
 
 def test_keys_reach_every_control_and_focus_is_visible(browser, folder):

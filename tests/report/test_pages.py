@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kprune.errors import KpruneError
+from kprune.evaluation.changes import ANSWER, NEAREST, VALUE
+from kprune.evaluation.token_changes import CHOICE, MASKED_TOKEN, NEXT_TOKEN
 from kprune.report.html.comparison_document import compare_page
 from kprune.report.html.documents import bench_page, evaluation_page, folder_page, prune_page
 from kprune.report.html.markup import CONTROLS, Html, tag
@@ -110,8 +112,29 @@ def test_any_text_stays_text(sample, name):
     assert cells == [sample.translate(CONTROLS).replace("\r\n", "\n").replace("\r", "\n")] or cells == [
         sample.translate(CONTROLS)
     ]
-    usual = Outline(evaluation_page(page_data.evaluation(), ("a", "b"), changes=page_data.changes(("x",)), command="c"))
+    words = " ".join("c" for _ in name.split(" "))
+    usual = Outline(
+        evaluation_page(page_data.evaluation(), ("a", "b"), changes=page_data.changes(("x",)), command=words)
+    )
     assert [e[0] for e in outline.elements] == [e[0] for e in usual.elements]
+
+
+@pytest.mark.parametrize(
+    ("what", "heading"),
+    [
+        (ANSWER, "Examples whose answer changed"),
+        (VALUE, "Values that moved most"),
+        (NEAREST, "Queries whose nearest text changed"),
+        (NEXT_TOKEN, "Tokens predicted differently"),
+        (MASKED_TOKEN, "Tokens predicted differently"),
+        (CHOICE, "Rows whose choice changed"),
+    ],
+)
+def test_the_table_of_changes_speaks_of_every_kind_of_answer(what, heading):
+    changed = {**page_data.changes(), "what": what}
+    page = evaluation_page(page_data.evaluation(), ("small", "dense"), changes=changed)
+    assert heading in page
+    assert "{" not in re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
 
 
 @given(texts)

@@ -10,7 +10,7 @@ import click
 
 from kprune.cli.group import Work
 from kprune.cli.help_page import grouped
-from kprune.cli.options import json_option, report_option, require_report
+from kprune.cli.options import json_option, report_option, require_report, write_report
 from kprune.cli.repeating import command_text
 from kprune.errors import BadOptions, KpruneError
 
@@ -83,9 +83,8 @@ def compare_command(
     if report is not None:
         from kprune.report.comparison_runs import finished_runs
         from kprune.report.html.comparison_document import compare_page
-        from kprune.report.html.page import write_page
 
-        write_page(report, compare_page(finished_runs(results), results.stem, command=command_text(ctx)))
+        write_report(report, compare_page(finished_runs(results), results.stem, command=command_text(ctx)))
 
 
 @click.command(

@@ -23,6 +23,7 @@ from kprune.cli.options import (
     require_report,
     take_data_options,
     test_split_option,
+    write_report,
 )
 from kprune.cli.repeating import command_text
 from kprune.deploy.runtimes import RUNTIMES
@@ -84,11 +85,11 @@ def bench_command(
     if picture is not None:
         require_picture(picture)
     from kprune.checkpoints.source import Source, fetch
-    from kprune.deploy.benchmark import Contender, bench
+    from kprune.deploy.benchmark import Contender, bench, timed_seconds
     from kprune.jobs.check_model import ensure_row
     from kprune.pruning.progress import Progress
-    from kprune.report.bars import out, progress_bar
-    from kprune.report.summary import print_bench
+    from kprune.report.bars import err, out, progress_bar
+    from kprune.report.summary import describe_bench, print_bench
 
     names = (model, *against)
     contenders = [
@@ -97,11 +98,14 @@ def bench_command(
     for contender in contenders:
         if contender.graph is None:
             ensure_row(contender.source)
+    chosen = runtimes or _usual_runtimes(dtype)
+    expected = timed_seconds(len(names), len(parsed), chosen, options["seconds"])
+    err.print(describe_bench(len(names), parsed, chosen, expected), highlight=False, soft_wrap=True)
     with progress_bar() as advance:
         result = bench(
             contenders,
             shapes=parsed,
-            runtimes=runtimes or _usual_runtimes(dtype),
+            runtimes=chosen,
             dtype=dtype,
             progress=lambda fraction, phase: advance(Progress(fraction, phase, None)),
             **options,
@@ -111,9 +115,8 @@ def bench_command(
         _draw(result, picture)
     if report is not None:
         from kprune.report.html.documents import bench_page
-        from kprune.report.html.page import write_page
 
-        write_page(report, bench_page(result.as_json(), command=command_text(ctx)))
+        write_report(report, bench_page(result.as_json(), command=command_text(ctx)))
 
 
 def _usual_runtimes(dtype: str | None) -> list[str]:

@@ -19,6 +19,7 @@ from kprune.cli.options import (
     require_report,
     take_data_options,
     test_split_option,
+    write_report,
 )
 from kprune.cli.repeating import command_text
 
@@ -73,7 +74,6 @@ def evaluate_command(
         print_evaluation(result, name, "".join(reference), out)
     if report is not None:
         from kprune.report.html.documents import evaluation_page
-        from kprune.report.html.page import write_page
 
         names, changes = (name, "".join(reference)), result.changes_as_json()
-        write_page(report, evaluation_page(result.as_json(), names, changes=changes, command=command_text(ctx)))
+        write_report(report, evaluation_page(result.as_json(), names, changes=changes, command=command_text(ctx)))

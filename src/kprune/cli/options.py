@@ -231,6 +231,15 @@ def require_report(path: Path | None) -> None:
         raise BadOptions(f"{path} cannot be written; name an .html file in a folder that exists.")
 
 
+def write_report(path: Path, content: str) -> None:
+    """Write a page, and say on standard error where it is."""
+    from kprune.report.bars import err
+    from kprune.report.html.page import write_page
+
+    write_page(path, content)
+    err.print(f"The page is {path}; open it in a browser.", highlight=False, soft_wrap=True)
+
+
 def require_picture(path: Path) -> None:
     """Raise, before any work, if a picture could not be drawn."""
     if path.suffix not in (".png", ".svg") or not path.resolve().parent.is_dir():

@@ -14,7 +14,7 @@ from kprune.checkpoints.inspection import inspect
 from kprune.checkpoints.processors import medium_of
 from kprune.checkpoints.source import Source, fetch
 from kprune.cli.checking import constant_name
-from kprune.cli.options import parse_shape, take_config, take_data_options, take_heal_config
+from kprune.cli.options import parse_shape, take_config, take_data_options, take_heal_config, write_report
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.processing import MediaReader
 from kprune.deploy.exporter import require_apart
@@ -38,7 +38,6 @@ from kprune.models.row_format import as_source, to_json
 from kprune.pruning.result import describe_healing
 from kprune.report.bars import err, out, progress_bar, quiet
 from kprune.report.html.documents import prune_page
-from kprune.report.html.page import write_page
 from kprune.report.summary import print_evaluation, print_inspection
 from kprune.runtime.devices import dtype_name, half_precision_note
 from kprune.runtime.distributed import launched_processes, launched_rank, local_device, process_group, rank
@@ -118,7 +117,7 @@ def run_prune(
             click.echo(json.dumps(result)) if as_json else _print_summary(state, out_folder, seconds)
             if page is not None:
                 changes = state.evaluation.changes_as_json() if state.evaluation else None
-                write_page(page[0], prune_page(result, source.title, changes=changes, command=page[1]))
+                write_report(page[0], prune_page(result, source.title, changes=changes, command=page[1]))
 
 
 def prepare_run(

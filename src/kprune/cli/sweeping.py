@@ -25,6 +25,7 @@ from kprune.cli.options import (
     take_heal_config,
     tokens_option,
     validation_option,
+    write_report,
 )
 from kprune.cli.pruning import prune_command
 from kprune.cli.repeating import command_like, command_text
@@ -110,11 +111,11 @@ def sweep_command(
         click.echo(json.dumps(result))
     else:
         print_sweep(lines, max_drop, chosen, command, console)
+        console.print(f"The points are in {out}.", highlight=False, soft_wrap=True)
     if report is not None:
-        from kprune.report.html.page import write_page
         from kprune.report.html.sweep_document import sweep_page
 
-        write_page(report, sweep_page(lines, max_drop=max_drop, chosen=chosen, command=command))
+        write_report(report, sweep_page(lines, max_drop=max_drop, chosen=chosen, command=command))
 
 
 NOT_OF_PRUNE = ("max_drop", "guard", "shape", "threads", "report", "as_json")

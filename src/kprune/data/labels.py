@@ -26,7 +26,7 @@ def class_order(config: PreTrainedConfig, labels: Sequence[str]) -> tuple[list[i
     """For each of the model's classes its number in the data, then notes, and whether the model names its classes."""
     names = class_names(config)
     same = list(range(len(names)))
-    are_named = not all(name in (f"LABEL_{number}", str(number)) for number, name in enumerate(names))
+    are_named = _are_named(names)
     if not labels:
         return same, [], are_named
     if len(names) != len(labels):
@@ -47,6 +47,10 @@ def class_order(config: PreTrainedConfig, labels: Sequence[str]) -> tuple[list[i
     if order == same:
         return same, [], True
     return order, [f"the checkpoint has its classes in another order ({', '.join(names)}); matched by name."], True
+
+
+def _are_named(names: Sequence[str]) -> bool:
+    return not all(name in (f"LABEL_{number}", str(number)) for number, name in enumerate(names))
 
 
 def class_numbers(test: Test, names: Sequence[str]) -> NDArray[np.int64]:
@@ -98,9 +102,13 @@ def _class_number(label: Any, row: int, test_name: str, names: Sequence[str]) ->
     try:
         number = float(label)
     except (TypeError, ValueError):
-        raise BadSample(
-            f"row {row} of {test_name} has the label {label!r}; use {', '.join(names)}, or a class number."
-        ) from None
+        remedy = f"; use {', '.join(names)}, or a class number"
+        if not _are_named(names):
+            remedy = (
+                ", and the model does not name its classes: write their names into id2label of its config.json, in the "
+                f"model's order, or use the numbers 0 to {len(names) - 1}"
+            )
+        raise BadSample(f"row {row} of {test_name} has the label {label!r}{remedy}.") from None
     if number not in range(len(names)):
         raise BadSample(
             f"row {row} of {test_name} has the label {label!r}, but classes are numbered 0 to {len(names) - 1}; "

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kprune.checkpoints.source import Source
 from kprune.deploy.footprint import Footprint, cast_for_inference, measure_footprint
 from kprune.deploy.graphs import Run
-from kprune.deploy.runtimes import Runtime, runtime_named
+from kprune.deploy.runtimes import RUNTIMES, Runtime, runtime_named
 from kprune.deploy.shape_variants import emptied, stacked
 from kprune.deploy.targets import TARGETS, write
 from kprune.deploy.targets import start as start_graph
@@ -161,6 +161,15 @@ def bench(
         footprints=tuple(measured),
         notes=entries.notes,
     )
+
+
+def timed_seconds(contenders: int, shapes: int, runtimes: Sequence[str], seconds: float) -> float:
+    """Seconds in which `bench` times so many models; to start them, and to measure their memory, takes more.
+
+    With a second model, two copies of it are timed too, but not where the runtime compiles.
+    """
+    calls = [contenders + (2 if contenders > 1 and not RUNTIMES[name].compiles else 0) for name in runtimes]
+    return seconds * shapes * sum(calls)
 
 
 def _require_runnable(runtimes: Sequence[Runtime], dtype: str | None) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kprune.data.labels import class_names, class_order
+from kprune.data.labels import class_names, class_numbers, class_order
 from kprune.data.rankings import are_rankings, rows_of_rankings
 from kprune.data.tasks import EMBEDDING, Test
+from kprune.evaluation.change_log import Change, ChangeLog, Changes, shortened
 from kprune.evaluation.metrics import Array
+from kprune.evaluation.token_changes import ChangedChoices, ChangedMaskedTokens, ChangedNextTokens
 from kprune.models.outputs import (
+    CAUSAL_LM,
     CLASSIFICATION,
+    MASKED_LM,
     MULTI_LABEL,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -26,73 +30,9 @@ from kprune.models.outputs import (
 
 MOST_TEXTS = 1000
 """Texts among which an embedder's nearest is sought."""
-MOST_CHARACTERS = 400
-"""Of a text or an answer that is kept."""
 MOST_TOKENS = 8
 """Differing tokens of one example that are named."""
 NEAREST, ANSWER, VALUE = "nearest text", "answer", "value"
-
-
-@dataclass(frozen=True)
-class Change:
-    """An example, and both models' answers to it."""
-
-    text: tuple[str, ...]
-    before: str
-    """The second model's answer: the dense one's."""
-    after: str
-    """The first model's answer."""
-    before_confidence: float | None
-    """Probability of the answer; of an embedder, the cosine of text and answer by the second model."""
-    after_confidence: float | None
-    reference: str | None = None
-    """The right answer, where the test has one."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The examples that two models answer differently; of values, those that differ most."""
-
-    what: str
-    """What an answer is: an answer, a value or a nearest text."""
-    compared: int
-    changed: int
-    examples: tuple[Change, ...]
-    """The clearest changes first; no more than were asked for."""
-
-
-class ChangeLog:
-    """Collects both models' answers, batch by batch; this base class knows no answers."""
-
-    def __init__(self, test: Test, config: Any, examples: Sequence[Any], tokenizer: Any) -> None:
-        self.test, self.examples, self.tokenizer = test, examples, tokenizer
-        self.config, self.names = config, class_names(config)
-
-    def add(self, ours: Prediction, theirs: Prediction) -> None:
-        """Keep both models' predictions for a batch."""
-
-    def changes(self, most: int, answers: Sequence[Any]) -> Changes | None:
-        """The changed examples, at most so many; None where answers cannot be shown."""
-        return None
-
-    def _text(self, number: int) -> tuple[str, ...]:
-        return tuple(_short(part, number) for part in self.test.rows[number])
-
-    def _reference(self, number: int) -> str | None:
-        references = self.test.references
-        if references is None:
-            return None
-        value = references[number]
-        is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        names = self.test.labels or self.names
-        return names[int(value)] if is_number and 0 <= int(value) < len(names) else _short(str(value), number)
-
-
-def _short(value: Any, number: int) -> str:
-    """A text, cut to what a page shows; images and sounds are named by their number."""
-    is_written = isinstance(value, str | int | float | list | dict)  # not an image or a sound
-    text = str(value) if is_written else value.name if isinstance(value, Path) else f"example {number}"
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 2].rsplit(" ", 1)[0] + " …"
 
 
 class _Classes(ChangeLog):
@@ -100,8 +40,11 @@ class _Classes(ChangeLog):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        order, _, are_named = class_order(self.config, self.test.labels)
         if self.test.labels:  # the data's names, where the checkpoint has none
-            self.names = [self.test.labels[number] for number in class_order(self.config, self.test.labels)[0]]
+            self.names = [self.test.labels[number] for number in order]
+        elif self.test.references is not None and not are_named:  # the data's numbers: `1`, not `LABEL_1`
+            self.names = [str(number) for number in order]
         self.chosen = np.zeros((2, len(self.examples)), dtype=np.int64)
         self.confidence = np.zeros((2, len(self.examples)))
 
@@ -127,6 +70,22 @@ class _Classes(ChangeLog):
             for n in order[:most].tolist()
         )
         return Changes(ANSWER, len(self.examples), len(differing), kept)
+
+    @cached_property
+    def _right(self) -> Array:
+        """The numbers of the right classes, in the data's order."""
+        return class_numbers(self.test, class_names(self.config))
+
+    def _reference(self, number: int) -> str | None:
+        """The right class, written like both answers."""
+        return None if self.test.references is None else (self.test.labels or self.names)[self._right[number]]
+
+
+class _RankedPairs(_Classes):
+    """Pairs of query and passage, whose reference is a relevance and no class."""
+
+    def _reference(self, number: int) -> str | None:
+        return ChangeLog._reference(self, number)
 
 
 class _Labels(ChangeLog):
@@ -223,8 +182,8 @@ class _Spans(ChangeLog):
         kept = tuple(
             Change(
                 self._text(n),
-                _short(theirs[n] or "no answer", n),
-                _short(ours[n] or "no answer", n),
+                shortened(theirs[n] or "no answer", n),
+                shortened(ours[n] or "no answer", n),
                 None,
                 None,
                 " / ".join(dict.fromkeys(answers[0].references[n])) or None if answers[0].references else None,
@@ -244,7 +203,7 @@ class _Embeddings(ChangeLog):
         is_similarity = self.test.references is not None
         order = zip(*rows, strict=True) if is_similarity else rows  # a similarity's first texts, then its second ones
         self.texts = [part for row in order for part in row]
-        names = [_short(text, n) if not isinstance(text, str) else text for n, text in enumerate(self.texts)]
+        names = [shortened(text, n) if not isinstance(text, str) else text for n, text in enumerate(self.texts)]
         first = {name: n for n, name in reversed(list(enumerate(names)))}
         self.chosen = sorted(first.values())[:MOST_TEXTS]
         self._wanted = set(self.chosen)
@@ -272,9 +231,9 @@ class _Embeddings(ChangeLog):
         order = differing[np.argsort(-lost[differing], kind="stable")]
         kept = tuple(
             Change(
-                (_short(self.texts[chosen[n]], n),),
-                _short(self.texts[chosen[nearest[1][n]]], n),
-                _short(self.texts[chosen[nearest[0][n]]], n),
+                (shortened(self.texts[chosen[n]], n),),
+                shortened(self.texts[chosen[nearest[1][n]]], n),
+                shortened(self.texts[chosen[nearest[0][n]]], n),
                 float(cosines[n, nearest[1][n]]),
                 float(cosines[n, nearest[0][n]]),
             )
@@ -290,14 +249,20 @@ LOGS: dict[str, type[ChangeLog]] = {
     TOKEN_CLASSIFICATION.name: _Tokens,
     QUESTION_ANSWERING.name: _Spans,
     EMBEDDING: _Embeddings,
+    CAUSAL_LM.name: ChangedNextTokens,
+    MASKED_LM.name: ChangedMaskedTokens,
 }
-"""What an answer is, by kind of model; language models have none that could be shown."""
+"""What an answer is, by kind of model."""
 
 
 def change_log(kind: str, test: Test, config: Any, examples: Sequence[Any], tokenizer: Any) -> ChangeLog:
     """An empty log for models of one kind; a reranker's examples are pairs of query and passage."""
     references = test.references
+    if kind == CAUSAL_LM.name and references is not None:
+        return ChangedChoices(test, config, examples, tokenizer)
     if are_rankings(references) and kind != EMBEDDING:
         pairs = rows_of_rankings(test.rows, references, in_pairs=True)
         test = replace(test, rows=pairs, references=[value for each in references for value in each.relevance])
+        if kind == CLASSIFICATION.name:
+            return _RankedPairs(test, config, examples, tokenizer)
     return LOGS.get(kind, ChangeLog)(test, config, examples, tokenizer)

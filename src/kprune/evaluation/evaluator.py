@@ -19,7 +19,8 @@ from kprune.data.tagging import TaggedWords
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
 from kprune.evaluation.causal import CausalRun, PerplexityScorer
-from kprune.evaluation.changes import Changes, change_log
+from kprune.evaluation.change_log import Changes
+from kprune.evaluation.changes import change_log
 from kprune.evaluation.choices import ChoiceScorer
 from kprune.evaluation.entities import EntityScorer
 from kprune.evaluation.likeness import Likeness

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -92,18 +89,15 @@ class LeastSquares:
         return Correction(prior, gram[:size, :size], residual[:size], energy)
 
 
-@dataclass(frozen=True)
 class Correction:
-    """A problem of least squares for the change Δ of given weights; many ridges can be tried at little cost."""
+    """A problem of least squares for the change Δ of given weights; many ridges can be tried at little cost.
 
-    prior: Tensor
-    """The given weights, (features + 1) × d."""
-    gram: Tensor
-    """PᵀP, without its last row and column if there is no bias."""
-    residual: Tensor
-    """Pᵀ(Q − P prior), as many rows as `gram`."""
-    energy: Tensor
-    """‖Q − P prior‖² of each output, (d,)."""
+    `prior` has the given weights, (features + 1) × d. `gram` is PᵀP, without its last row and column if there is no
+    bias. `residual` is Pᵀ(Q − P prior), with as many rows, and `energy` ‖Q − P prior‖² of each output, (d,).
+    """
+
+    def __init__(self, prior: Tensor, gram: Tensor, residual: Tensor, energy: Tensor) -> None:
+        self.prior, self.gram, self.residual, self.energy = prior, gram, residual, energy
 
     def change(self, ridge: float) -> Tensor:
         """The Δ with the least ‖P (prior + Δ) − Q‖² + ridge · Σ_j (PᵀP)_jj ‖Δ_j‖²; (rows of `gram`) × d.
@@ -208,7 +202,7 @@ class HalvedLeastSquares(LeastSquares):
         return whole.solve(0.5 * RIDGES[-1])
 
 
-def _held_out_error(halves: Sequence[Correction], ridge: float) -> float:
+def _held_out_error(halves: list[Correction], ridge: float) -> float:
     """What is left of the outputs' errors when each half judges the fit to the other, mean share; infinite: no fit."""
     try:
         left = [judge.errors(fitted.change(ridge)) for fitted, judge in (halves, halves[::-1])]

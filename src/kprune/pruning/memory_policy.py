@@ -19,6 +19,8 @@ ACTIVATION_SHARE = 0.25
 """Share of the weights' size that activations may take if that is more: tiny batches would be slow."""
 FEATURE_BYTES = 56 * 2**20
 """Features of the last refit that are kept for the next pass; fewer than a measurement's activations."""
+FEATURE_BYTES_OF_SWEEPS = 512 * 2**20
+"""The same in runs that share the teacher's streams: those have memory or disk for them, and are repeated."""
 TRIM_EVERY = 8
 """Batches between two returns of free memory, in passes that leave small tensors scattered over the heap."""
 
@@ -42,14 +44,14 @@ class FeatureCache:
     A cached pass gives the same bits as one that computes the features.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_room: bool = False) -> None:
         self._cached: dict[int, tuple[Sublayer, Tensor]] = {}
-        self._room = 0
+        self._has_room, self._room = has_room, 0
 
     def restart(self) -> None:
         """Forget everything, before the features of another sublayer are added."""
         self._cached.clear()
-        self._room = FEATURE_BYTES
+        self._room = FEATURE_BYTES_OF_SWEEPS if self._has_room else FEATURE_BYTES
 
     def add(self, number: int, sublayer: Sublayer, consumer_input: Tensor) -> None:
         """Keep a batch's features if there is room."""

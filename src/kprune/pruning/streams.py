@@ -46,7 +46,7 @@ class Streams:
                 self.student[number] = self._teacher.streams[number] = embed(student, batch)
         self._layer = 0  # of the student
         self._at_ffn = False
-        self._features = FeatureCache()
+        self._features = FeatureCache(has_room=targets is not None and offload is None)
         self.are_equal = are_equal
         """Whether nothing was removed yet, so that both models have the same stream."""
 

@@ -101,6 +101,17 @@ def print_sweep(
     console.print(f"  {command}", highlight=False, soft_wrap=True)
 
 
+def describe_bench(
+    models: int, shapes: Sequence[tuple[int, int]], runtimes: Sequence[str], timed_seconds: float
+) -> str:
+    """Return a sentence on what will be timed, and for how long."""
+    inputs = ", ".join(f"{batch} × {length}" for batch, length in shapes)
+    return (
+        f"Timing {models} model{'s' * (models != 1)} on inputs of {inputs} tokens in {', '.join(runtimes)}: "
+        f"{timed_seconds:,.0f} s of calls (--seconds); loading, writing graphs and measuring memory take more."
+    )
+
+
 def print_bench(result: Bench, console: Console) -> None:
     """Print the tables of times, then what separates each model from its FLOPs ratio."""
     for table in speed_tables(result):

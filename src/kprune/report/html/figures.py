@@ -66,12 +66,13 @@ def curve(
     marks: list[Child] = [plot.frame()]
     if level is not None:
         marks.append(tag("line", x1=x.start, x2=x.end, y1=y(level), y2=y(level), class_="level"))
-        marks.append(tag("text", "dense", x=x.end, y=y(level) - 5, class_="note", text_anchor="end"))
+    notes = [] if level is None else [_note("dense", x.end, y(level) - 5, "end")]
     for number, line in enumerate(series):
         aside = DODGE * (number - 0.5 * (len(series) - 1))
-        marks.append(
-            _series(line, f"s{number % MOST_SERIES}", replace(x, start=x.start + aside, end=x.end + aside), y, x_text)
-        )
+        moved = replace(x, start=x.start + aside, end=x.end + aside)
+        marks.append(_series(line, f"s{number % MOST_SERIES}", moved, y, x_text))
+        notes += [_note_below(each, moved, y) for each in line.dots if each.note]
+    marks += notes  # above all lines
     described = f"{labels[1]} against {labels[0]}: " + "; ".join(
         f"{line.name}, " + ", ".join(f"{plain(d.y)} at {x_text(d.x)}" for d in line.dots) for line in series
     )
@@ -86,13 +87,18 @@ def _series(line: Series, kind: str, x: Axis, y: Axis, x_text: Callable[[float],
         marks.append(
             dot(x(each.x), y(each.y), f"{kind} marked" if each.note else kind, spoken, 5 if each.note else 3.5)
         )
-        if each.note:
-            below = y(each.low) + 15
-            anchor = "end" if x(each.x) > x.start + 0.7 * (x.end - x.start) else "middle"
-            marks.append(
-                tag("text", each.note, x=x(each.x), y=min(below, y.start - 4), class_="note strong", text_anchor=anchor)
-            )
     return tag("g", *marks)
+
+
+def _note_below(dot: Dot, x: Axis, y: Axis) -> Html:
+    """A dot's note, below its interval."""
+    at = x(dot.x)
+    anchor = "end" if at > x.start + 0.7 * (x.end - x.start) else "middle"
+    return _note(dot.note, at, min(y(dot.low) + 15, y.start - 4), anchor, " strong")
+
+
+def _note(text: str, x: float, y: float, anchor: str, kind: str = "") -> Html:
+    return tag("text", text, x=x, y=y, class_=f"note{kind}", text_anchor=anchor)
 
 
 def legend(names: Sequence[str]) -> Html | None:
@@ -198,14 +204,14 @@ def intervals(
     width, row = 440.0, 26.0
     height = 12 + row * len(rows) + 26
     ends = [end for each in rows for end in each[2:4]] + ([0.0] if zero else [])
-    x = Axis(*nice(min(ends), max(ends)), 112.0, width - RIGHT)
+    x = Axis(*nice(min(ends), max(ends)), 132.0, width - RIGHT)
     base = height - 26
     marks: list[Child] = [Plot(width, height, x, Axis(0.0, 0.0, base, 12.0), "").frame()]
     if zero:
         marks.append(tag("line", x1=x(0.0), x2=x(0.0), y1=8.0, y2=base, class_="level"))
     for place, (label, value, low, high, kind) in enumerate(rows):
         at = 12 + row * (place + 0.5)
-        marks.append(tag("text", _cut(label), x=104.0, y=at + 4, class_="tick", text_anchor="end"))
+        marks.append(tag("text", _cut(label, 13), x=124.0, y=at + 4, class_="tick", text_anchor="end"))
         marks.append(tag("line", x1=x(low), x2=x(high), y1=at, y2=at, class_=f"span {kind}"))
         marks.append(dot(x(value), at, kind, f"{label}: {plain(value)} ({interval(low, high)})", 4.5))
     spoken = "; ".join(f"{label}: {plain(value)} ({interval(low, high)})" for label, value, low, high, _ in rows)

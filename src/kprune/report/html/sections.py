@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kprune.report.html.figures import figure, intervals, share_bar
@@ -86,40 +87,73 @@ def _short_name(name: str) -> str:
     return name.removeprefix("agreement on ")
 
 
+@dataclass(frozen=True)
+class _Wording:
+    """How the table of changes speaks of one kind of answer; `str.format` fills it in."""
+
+    heading: str = "Examples whose answer changed"
+    intro: str = "{share} examples get another answer."
+    text: str = "text"
+    answer: str = "{model}"
+    measure: str = "confidence"
+    right: str = "right answer"
+
+
+_WORDINGS = {
+    "nearest text": _Wording(
+        "Queries whose nearest text changed",
+        "For {share} texts of the test, the nearest other text is another one. The cosines are the {theirs} model’s, "
+        "so that a small difference is a close call.",
+        text="query",
+        answer="{model}: nearest",
+        measure="cosine",
+    ),
+    "value": _Wording("Values that moved most", "The {kept:,} examples on which the two models differ most."),
+    "next token": _Wording(
+        "Tokens predicted differently",
+        "At {share} places, another next token is the most likely one. A probability is that of the model’s own token.",
+        text="text before the token",
+        measure="probability",
+        right="token in the text",
+    ),
+    "masked token": _Wording(
+        "Tokens predicted differently",
+        "At {share} masks, another token is the most likely one. A probability is that of the model’s own token.",
+        text="text around the mask",
+        measure="probability",
+        right="token in the text",
+    ),
+    "choice": _Wording("Rows whose choice changed", "{share} rows get another choice.", right="right choice"),
+}
+
+
 def changes_section(changes: Data | None, names: tuple[str, str] = ("pruned", "dense")) -> Html | None:
     """The examples that the two models answer differently, as a table to be searched and sorted."""
     if not changes:
         return None
     ours, theirs = names
     kept, changed, compared = changes["examples"], changes["changed"], changes["compared"]
-    what = changes["what"]
-    title = {"nearest text": "Queries whose nearest text changed", "value": "Values that moved most"}
-    heading = title.get(what, "Examples whose answer changed")
-    sentence = f"{changed:,} of {compared:,} ({percent(changed / compared if compared else 0.0, 1)})"
-    explained = {
-        "nearest text": f"For {sentence} texts of the test, the nearest other text is another one. The cosines are the "
-        f"{theirs} model’s, so that a small difference is a close call.",
-        "value": f"The {len(kept):,} examples on which the two models differ most.",
-    }
-    intro = explained.get(what, f"{sentence} examples get another answer.")
-    if len(kept) < changed and what != "value":
+    wording = _WORDINGS.get(changes["what"], _Wording())
+    share = f"{changed:,} of {compared:,} ({percent(changed / compared if compared else 0.0, 1)})"
+    intro = wording.intro.format(share=share, theirs=theirs, kept=len(kept))
+    if len(kept) < changed and changes["what"] != "value":
         intro += f" The {len(kept):,} clearest are shown."
     if not kept:
-        return section("changes", heading, tag("p", "Both models give the same answers to all examples of the test."))
-    return section("changes", heading, tag("p", intro), _changes_table(heading, what, kept, ours, theirs))
+        none = "Both models give the same answers to all examples of the test."
+        return section("changes", wording.heading, tag("p", none))
+    shown = _changes_table(wording, changes["what"], kept, ours, theirs)
+    return section("changes", wording.heading, tag("p", intro), shown)
 
 
-def _changes_table(heading: str, what: str, kept: Sequence[Data], ours: str, theirs: str) -> Html:
+def _changes_table(wording: _Wording, what: str, kept: Sequence[Data], ours: str, theirs: str) -> Html:
     has_confidence = any(each["before_confidence"] is not None for each in kept)
     has_reference = any(each["reference"] is not None for each in kept)
-    is_text = what == "nearest text"
-    measure = "cosine" if is_text else "confidence"
-    columns = [Column("query" if is_text else "text", is_text=True)]
+    columns = [Column(wording.text, is_text=True)]
     for name in (theirs, ours):
-        columns.append(Column(f"{name}: nearest" if is_text else name, is_text=is_text))
+        columns.append(Column(wording.answer.format(model=name), is_text=what == "nearest text"))
         if has_confidence:
-            columns.append(Column(measure, is_number=True))
-    columns += [Column("right answer")] if has_reference else []
+            columns.append(Column(wording.measure, is_number=True))
+    columns += [Column(wording.right)] if has_reference else []
     rows = []
     for each in kept:
         row = [Cell([tag("span", part) for part in each["text"]])]
@@ -132,7 +166,7 @@ def _changes_table(heading: str, what: str, kept: Sequence[Data], ours: str, the
         rows.append(row)
     pairs = [f"{each['before']} → {each['after']}" for each in kept]
     groups = pairs if len(set(pairs)) <= MOST_GROUPS and what == "answer" else []
-    caption = f"{heading}: both models side by side; the headings sort"
+    caption = f"{wording.heading}: both models side by side; the headings sort"
     return sortable_table("changed", caption, columns, rows, groups=groups)
 
 
@@ -147,11 +181,19 @@ def _number(written: str) -> float | None:
         return None
 
 
+def command_block(command: str) -> Html:
+    """A command; lines break between its words, not after the hyphens of an option."""
+    words: list[Child] = []
+    for word in command.split(" "):
+        words += [" " if words else "", tag("span", word)]
+    return tag("pre", tag("code", *words), class_="command", tabindex="0")
+
+
 def settings(values: Mapping[str, Any], command: str, facts: Sequence[tuple[str, str]] = ()) -> Html:
     """The settings, and the command that does it again."""
     content: list[Child] = []
     if command:
-        content += [tag("p", "To do it again:"), tag("pre", tag("code", command), class_="command", tabindex="0")]
+        content += [tag("p", "To do it again:"), command_block(command)]
     rows = [[name, value] for name, value in facts]
     rows += [[name.replace("_", " "), _setting(value)] for name, value in values.items() if value is not None]
     if rows:

@@ -11,7 +11,16 @@ from kprune.report.html.figures import Dot, Series, curve, figure
 from kprune.report.html.markup import Child, Html, tag
 from kprune.report.html.numbers import capital, percent, plain, scaled, signed, with_interval
 from kprune.report.html.page import page
-from kprune.report.html.sections import Data, changes_section, glance, quality, section, settings, verdict
+from kprune.report.html.sections import (
+    Data,
+    changes_section,
+    command_block,
+    glance,
+    quality,
+    section,
+    settings,
+    verdict,
+)
 from kprune.report.html.tables import Column, table
 from kprune.report.sweep_table import marks_of, quality_of
 
@@ -38,7 +47,7 @@ def sweep_page(
             shown["steps"], shown["kept"], shown["errors"], strict=True
         )
     ]
-    proposal = [tag("p", "To make this model:"), tag("pre", tag("code", command), class_="command", tabindex="0")]
+    proposal = [tag("p", "To make this model:"), command_block(command)]
     at = f"at {percent(shown['reduction'])}{', healed' if shown['healed'] else ''}"
     sections: list[Child] = [
         section("curve", "How much can be removed?", _sweep_figures(lines, points[place])),
