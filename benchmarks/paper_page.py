@@ -308,7 +308,7 @@ def time_figure(found: Found, page: Path) -> list[str]:
 
 def removed(runs: Sequence[Run]) -> str:
     """The mean share of FLOPs that was removed; of a model with gates, on the test."""
-    pairs = [run.get("test_flops", run["flops"]) for run in runs]
+    pairs: list[Sequence[float]] = [run["test_flops" if "test_flops" in run else "flops"] for run in runs]
     return f"{mean(1 - after / before for before, after in pairs):.1%}"
 
 
