@@ -95,7 +95,7 @@ class EBERT(OneShot):
         self.run.student.eval()
         batches = self.run.shared.sample.batches
         rows = -(-CALIBRATED // len(batches))
-        few = [batch.rows(slice(0, rows)) for batch in batches]
+        few = [batch.rows(slice(None, None, -(-len(batch.example) // rows))) for batch in batches]
         low, high = -LARGEST_THRESHOLD, LARGEST_THRESHOLD
         for _ in range(HALVINGS):
             middle = (low + high) / 2
