@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kprune.maths.brain_surgeon import BrainSurgeon
-from kprune.maths.least_squares import RIDGES, HalvedLeastSquares, LeastSquares, reconstructing_weights
+from kprune.maths.least_squares import (
+    FIRST_RIDGE,
+    RIDGES,
+    HalvedLeastSquares,
+    LeastSquares,
+    reconstructing_weights,
+)
 
 CPU = torch.device("cpu")
 
@@ -114,12 +120,14 @@ def test_the_sums_of_halves_add_up():
 
 def test_held_out_error_is_that_of_each_half_judging_the_other():
     p, q = problem(60, 4, 3, 3)
-    half, prior, expected = torch.arange(60) % 2, torch.zeros(5, 3, dtype=torch.float64), 0.0
+    half, prior, left = torch.arange(60) % 2, torch.randn(5, 3, dtype=torch.float64), torch.zeros(3)
+    prior[-1] = 0.0  # the change of the bias
     for number in (0, 1):
         fitted = LeastSquares(4, 3, CPU)
         fitted.add(p[half == number], q[half == number])
         solution = fitted.solve_toward(prior, 0.1)
-        expected += float((p[half != number] @ solution[:4] + solution[4] - q[half != number]).square().sum())
+        left = left + (p[half != number] @ solution[:4] + solution[4] - q[half != number]).square().sum(0)
+    expected = float((left / (p @ prior[:4] - q).square().sum(0)).mean())
     assert halved(p, q, half).held_out_error(prior, 0.1, bias=True) == pytest.approx(expected)
 
 
@@ -138,10 +146,25 @@ def test_cross_validation_takes_the_ridge_with_the_least_held_out_error(tokens, 
         assert distance < 0.1 * (sums.solve(1e-9, bias=False)[:8] - truth).norm()
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [1e3, 1e-3])
+def test_the_size_of_an_output_does_not_change_the_ridge(seed, scale):
+    """An output without noise wants no ridge, noisy ones want a large one: the largest output must not decide."""
+    p, noise = problem(40, 16, 8, seed)
+    truth = torch.randn(16, 8, dtype=p.dtype, generator=torch.Generator().manual_seed(11))
+    q = p @ truth + 3.0 * noise * torch.tensor([0.0, *[1.0] * 7], dtype=p.dtype)
+    prior = torch.cat([truth + 0.5, torch.zeros(1, 8, dtype=p.dtype)])
+    sizes = torch.tensor([scale, *[1.0] * 7], dtype=p.dtype)
+    half = torch.arange(40) % 2
+    ridge = halved(p, q * sizes, half).best_ridge(prior * sizes, bias=True)
+    assert ridge == halved(p, q, half).best_ridge(prior, bias=True)
+    assert ridge > halved(p, q[:, :1], half).best_ridge(prior[:, :1], bias=True)
+
+
 def test_one_example_is_fitted_without_a_judge():
     p, q = problem(60, 4, 3, 7)
     sums, prior = halved(p, q, None), torch.zeros(5, 3, dtype=torch.float64)
-    torch.testing.assert_close(sums.cross_validated(prior), sums.solve_toward(prior, 5e-4))
+    torch.testing.assert_close(sums.cross_validated(prior), sums.solve_toward(prior, 0.5 * FIRST_RIDGE))
 
 
 def test_features_that_are_all_zero_keep_their_weights():

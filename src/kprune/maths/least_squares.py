@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from kprune.maths.gram import DIGITS, Gram, rounded, scales
+from kprune.maths.gram import DIGITS, Gram, column_sums, rounded, scales
 
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Ridges that cross-validation tries, relative to the diagonal of PᵀP."""
-FIRST_RIDGE = 1e-3
+FIRST_RIDGE = 0.1
 """The ridge that it tries first."""
 ROUNDING = 2.0 ** (1 - DIGITS)
 """Rounding of an entry of PᵀP, relative to its largest one; a norm of the roundings has √features times as much."""
 
 
 class LeastSquares:
-    """min ‖P W − Q‖² over all tokens added so far, held as PᵀP, PᵀQ and ‖Q‖² in float64; tokens may have weights.
+    """min ‖P W − Q‖² over all tokens added so far, held as PᵀP, PᵀQ and sums of Q²; tokens may have weights.
 
     P (tokens × features) are the student's kept features; Q (tokens × d) is the difference its stream should make up.
     Memory is features², whatever the number of tokens. A last column of ones belongs to the bias, so one solution
@@ -26,7 +29,7 @@ class LeastSquares:
     def __init__(self, features: int, outputs: int, device: torch.device) -> None:
         self._gram = Gram(features + 1, device)
         self.cross = torch.zeros(features + 1, outputs, dtype=torch.float64, device=device)
-        self.energy = torch.zeros((), dtype=torch.float64, device=device)
+        self.energy = torch.zeros(outputs, dtype=torch.float64, device=device)
 
     def add(self, p: Tensor, q: Tensor, weights: Tensor | None = None) -> None:
         """Add tokens: `p`, (tokens, features); `q`, (tokens, d); `weights` of the squared errors, (tokens,)."""
@@ -40,7 +43,7 @@ class LeastSquares:
         feature_scales = scales(wide, last=1)  # the bias has its own: features may be much smaller
         self._gram.add(wide, feature_scales)
         self.cross += rounded(wide.T @ q, feature_scales, scales(q))
-        self.energy += torch.dot(q.flatten(), q.flatten())
+        self.energy += column_sums(q.square())
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -73,27 +76,60 @@ class LeastSquares:
         """‖P W − Q‖² of any W of the solution's shape."""
         fitted = (solution * (self.gram @ solution - 2.0 * self.cross)).sum()
         # Rounding can make the difference of two large sums negative.
-        return max(float(self.energy + fitted), 0.0)
+        return max(float(self.energy.sum() + fitted), 0.0)
 
     def solve_toward(self, prior: Tensor, ridge: float, *, bias: bool = True) -> Tensor:
-        """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s.
+        """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s."""
+        return self.correction_of(prior, bias=bias).solve(ridge)
+
+    def correction_of(self, prior: Tensor, *, bias: bool) -> Correction:
+        """The same problem for the change of given weights; the last row of `prior`, a bias, counts as zero."""
+        size = len(self.cross) if bias else len(self.cross) - 1
+        prior = torch.cat([prior[:-1], torch.zeros_like(prior[-1:])])
+        gram, cross = self.gram, self.cross
+        residual = cross - gram @ prior
+        energy = self.energy - (prior * (cross + residual)).sum(0)
+        return Correction(prior, gram[:size, :size], residual[:size], energy)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A problem of least squares for the change Δ of given weights; many ridges can be tried at little cost."""
+
+    prior: Tensor
+    """The given weights, (features + 1) × d."""
+    gram: Tensor
+    """PᵀP, without its last row and column if there is no bias."""
+    residual: Tensor
+    """Pᵀ(Q − P prior), as many rows as `gram`."""
+    energy: Tensor
+    """‖Q − P prior‖² of each output, (d,)."""
+
+    def change(self, ridge: float) -> Tensor:
+        """The Δ with the least ‖P (prior + Δ) − Q‖² + ridge · Σ_j (PᵀP)_jj ‖Δ_j‖²; (rows of `gram`) × d.
 
         Each feature has its own scale, so that a feature with few large values does not set the ridge of the others.
         The ridge is at least as large as the rounding of the sums, which would else be fitted where features are small.
         """
-        features = len(self.cross) - 1
-        size = features + 1 if bias else features
-        solution = torch.zeros_like(self.cross)
-        if size == 0:
-            return solution
-        shifted, goal = self.gram[:size, :size], self.cross[:size].clone()
+        if not len(self.gram):
+            return self.residual
+        features = len(self.prior) - 1
+        shifted = self.gram.clone()
         diagonal = shifted.diagonal()[:features]
         if features:
             noise = ROUNDING * features**0.5 * float(diagonal.max())
-            penalty = (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
-            goal[:features] += penalty[:, None] * prior[:features]
-            diagonal += penalty
-        solution[:size] = torch.cholesky_solve(goal, torch.linalg.cholesky(shifted))
+            diagonal += (ridge * diagonal).clamp(min=max(noise, torch.finfo(torch.float32).tiny))
+        return torch.cholesky_solve(self.residual, torch.linalg.cholesky(shifted))
+
+    def errors(self, change: Tensor) -> Tensor:
+        """‖Q − P (prior + Δ)‖² of each output, (d,)."""
+        errors: Tensor = self.energy + (change * (self.gram @ change - 2.0 * self.residual)).sum(0)
+        return errors
+
+    def solve(self, ridge: float) -> Tensor:
+        """prior + Δ."""
+        solution = self.prior.clone()
+        solution[: len(self.gram)] += self.change(ridge)
         return solution
 
 
@@ -127,29 +163,29 @@ class HalvedLeastSquares(LeastSquares):
 
     @property
     def energy(self) -> Tensor:  # type: ignore[override]
-        """‖Q‖² of both halves."""
+        """Sums of Q² of both halves."""
         return self.halves[0].energy + self.halves[1].energy
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
-        """The error on each half of the weights that were fitted to the other half; infinite if one has no solution."""
-        pairs = (self.halves, self.halves[::-1])
-        try:
-            return sum(judge.error(fitted.solve_toward(prior, ridge, bias=bias)) for fitted, judge in pairs)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
-            return torch.inf
+        """What is left of an output's error on one half after a fit to the other half, as a share; mean over outputs.
+
+        A sum of errors would be that of the few outputs with the largest values, which want another ridge.
+        """
+        return _held_out_error([half.correction_of(prior, bias=bias) for half in self.halves], ridge)
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
-        number = RIDGES.index(FIRST_RIDGE)
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
-        least = self.held_out_error(prior, FIRST_RIDGE, bias=bias)
+        halves = [half.correction_of(prior, bias=bias) for half in self.halves]
+        number = RIDGES.index(FIRST_RIDGE)
+        least = _held_out_error(halves, FIRST_RIDGE)
         while least == torch.inf and number + 1 < len(RIDGES):
             number += 1
-            least = self.held_out_error(prior, RIDGES[number], bias=bias)
+            least = _held_out_error(halves, RIDGES[number])
         for step in (1, -1):
             while 0 <= number + step < len(RIDGES):
-                error = self.held_out_error(prior, RIDGES[number + step], bias=bias)
+                error = _held_out_error(halves, RIDGES[number + step])
                 if error >= least:
                     break
                 number, least = number + step, error
@@ -163,12 +199,24 @@ class HalvedLeastSquares(LeastSquares):
         If rounded sums leave it without a solution, the next larger ridge is taken.
         """
         best = self.best_ridge(prior, bias=bias)
+        whole = self.correction_of(prior, bias=bias)
         for ridge in RIDGES[RIDGES.index(best) : -1]:
             try:
-                return self.solve_toward(prior, 0.5 * ridge, bias=bias)
+                return whole.solve(0.5 * ridge)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 continue
-        return self.solve_toward(prior, 0.5 * RIDGES[-1], bias=bias)
+        return whole.solve(0.5 * RIDGES[-1])
+
+
+def _held_out_error(halves: Sequence[Correction], ridge: float) -> float:
+    """What is left of the outputs' errors when each half judges the fit to the other, mean share; infinite: no fit."""
+    try:
+        left = [judge.errors(fitted.change(ridge)) for fitted, judge in (halves, halves[::-1])]
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # rounded sums need a larger ridge
+        return torch.inf
+    before = halves[0].energy + halves[1].energy
+    least = ROUNDING * before.max() + torch.finfo(torch.float32).tiny
+    return float((sum(left) / before.clamp(min=least)).mean())
 
 
 def reconstructing_weights(gram: Tensor, weight: Tensor, keep: Tensor, ridge: float, *, bias: bool) -> Tensor:
