@@ -144,8 +144,8 @@ def collate(examples: list[Example], pad_id: int) -> dict[str, Tensor]:
 @click.option("--batch", default=32, show_default=True)
 @click.option("--rate", default=5e-5, show_default=True)
 @click.option("--max-length", default=128, show_default=True, help="384 is usual for question answering.")
-@click.option("--rows", type=int, help="Train on the first rows only.")
-@click.option("--limit", type=int, help="Test on the first rows only.")
+@click.option("--rows", type=int, help="Train on this many rows, evenly spread.")
+@click.option("--limit", type=int, help="Test on this many rows, evenly spread.")
 @click.option("--seed", default=0, show_default=True)
 def main(base: str, out: Path, name: str, data: str | None, **options: Any) -> None:
     """Fine-tune BASE for a task and write the checkpoint to OUT."""
@@ -163,7 +163,8 @@ def main(base: str, out: Path, name: str, data: str | None, **options: Any) -> N
     optimiser = torch.optim.AdamW(model.parameters(), lr=options["rate"], weight_decay=0.01)
     schedule = get_linear_schedule_with_warmup(optimiser, steps // 10, steps)
     stream = batches(examples, options["batch"], together, model.config.pad_token_id or 0, options["seed"])
-    log: list[dict[str, Any]] = [{"task": name, "steps": steps, **options, **provenance()}]
+    size = {"examples": len(examples), "steps": steps}
+    log: list[dict[str, Any]] = [{"task": name, **size, **options, **provenance()}]
     began, recent = perf_counter(), []
     model.train()
     for step in range(1, steps + 1):

@@ -43,7 +43,7 @@ OURS = ("kprune", "kprune criterion=released")
 PAPERS_RIVALS = ("kwon", "kcm", "magnitude", "random")
 OTHER_RIVALS = ("liar", "ziplm", "textpruner")
 ABLATIONS = ("kprune", "kprune criterion=gradient", "kprune search=uniform", "kprune refit=no")
-RETRAINED = ("dynabert-w minutes=10", "dynabert-w minutes=60", "dynabert-d minutes=60")
+RETRAINED = ("dynabert-w minutes=10", "dynabert-w minutes=60", "dynabert-d minutes=60", "ebert minutes=60")
 REDUCTIONS = (0.4, 0.6, 0.8)
 TOKENS, WHOLE_SPLIT = 100_000, 10**9
 SPEED_BATCH, SPEED_RUNTIMES, ALLOWED_LOSS = 32, ("torch", "onnxruntime"), 3.0

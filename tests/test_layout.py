@@ -28,7 +28,17 @@ ROOMS = [
 LONGEST_MODULE, LONGEST_FUNCTION = 350, 60
 USUAL_FUNCTION, SHARE_OF_LONGER = 30, 0.05
 MODULES = sorted(SOURCE.rglob("*.py"))
-HOOK_MODULES = {"canonical", "head_bias", "hooks", "layer_trace", "passes", "first_token", "sublayer", "standalone"}
+HOOK_MODULES = {
+    "canonical",
+    "gates",
+    "head_bias",
+    "hooks",
+    "layer_trace",
+    "passes",
+    "first_token",
+    "sublayer",
+    "standalone",
+}
 
 
 def name_of(path: Path) -> str:

@@ -132,5 +132,6 @@ QUICK: dict[str, dict[str, object]] = {
     "textpruner": {"iterations": 2},
     "dynabert-w": {"epochs": 0.1},
     "dynabert-d": {"epochs": 0.1},
+    "ebert": {"epochs": 0.1},
 }
 """Settings with which methods of many steps take little time."""

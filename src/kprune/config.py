@@ -137,13 +137,13 @@ class PruneConfig:
     )
     epochs: float | None = option(
         None,
-        "Epochs of each phase of the methods dynabert-w and dynabert-d.  [default: 3]",
+        "Epochs of each phase of the methods dynabert-w, dynabert-d and ebert.  [default: 3]",
         least=0.0,
         example="3 is usual",
     )
     minutes: float | None = option(
         None,
-        "Time limit of the training of dynabert-w and dynabert-d.  [default: none]",
+        "Time limit of the training of dynabert-w, dynabert-d and ebert.  [default: none]",
         least=0.0,
         example="10 is short",
     )

@@ -143,6 +143,7 @@ def test_bad_input_gets_a_sentence_and_leaves_nothing(case, checkpoint, text, tm
     ("arguments", "sentence"),
     [
         (["--speedup", "2", "--search", "uniform"], "uniform keeps the same share everywhere and cannot reach a"),
+        (["--reduction", "0.5", "--method", "ebert"], "ebert chooses other units for every text, so that there is no"),
         (["--speedup", "2", "--reduction", "0.5"], "pass exactly one of --reduction, --max-drop and --speedup"),
         (["--speedup", "2", "--method", "kwon"], "a budget of its own"),
         (["--speedup", "2", "--budget", "parameters"], "a budget of its own"),

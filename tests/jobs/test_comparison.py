@@ -17,7 +17,7 @@ from kprune.jobs.grid import Grid
 from kprune.jobs.results import open_cells, read_results, read_runs
 from kprune.report.comparison_figures import plot_comparison
 
-TIMES = ("seconds", "forward_seconds", "prune_seconds", "peak_megabytes")
+TIMES = ("seconds", "forward_seconds", "prune_seconds", "peak_megabytes", "shares_passes")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -215,6 +215,26 @@ def test_other_models_are_calibrated_on_plain_tokens(place):
     mask = load_tokenizer().mask_token_id
     assert not any((batch["input_ids"] == mask).any() for batch in prepared.batches)
     assert all(len(batch["labels"]) == len(batch["input_ids"]) for batch in prepared.batches)
+
+
+def test_reductions_that_share_passes_find_what_each_finds_alone(place, clean):
+    chosen = grid(place, methods=("kprune", "kwon"))
+    shared = list(run_cells(chosen, chosen.cells()))
+    alone = [line for cell in chosen.cells() for line in run_cells(chosen, [cell])]
+    assert [line["shares_passes"] for line in shared] == [False, True, False, True]
+    assert not any(line["shares_passes"] for line in alone)
+    assert [without_times(line) for line in shared] == [without_times(line) for line in alone]
+
+
+def test_gates_are_on_in_the_test_and_their_mean_flops_are_noted(place):
+    chosen = grid(place, methods=("ebert minutes=0", "ebert epochs=0.1"), reductions=(0.5,))
+    lines = list(run_cells(chosen, chosen.cells()))
+    assert ["error" in line for line in lines] == [False, False]
+    for line in lines:
+        dense, spent = line["test_flops"]
+        assert dense == line["flops"][0]
+        assert 0.4 < 1 - spent / dense < 0.6
+        assert spent != line["flops"][1]  # which is the mean over the sample
 
 
 def test_cells_of_a_sample_share_one_model(place, monkeypatch):

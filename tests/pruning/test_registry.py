@@ -26,6 +26,7 @@ def test_every_name_has_a_phrase():
         "textpruner",
         "dynabert-w",
         "dynabert-d",
+        "ebert",
         "magnitude",
         "random",
     ]

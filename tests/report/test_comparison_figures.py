@@ -4,7 +4,7 @@ import pytest
 
 from kprune.errors import KpruneError
 from kprune.report.comparison_figures import plot_comparison
-from kprune.report.comparison_runs import finished_runs, mean_and_spread, sweep_runs
+from kprune.report.comparison_runs import finished_runs, mean_and_spread, seconds_alone, sweep_runs
 from kprune.report.comparison_tables import markdown_tables
 
 
@@ -55,6 +55,13 @@ def test_a_sweep_needs_two_values_of_one_option():
     both = run("kprune temperature=2.0 ridge=1e-3")
     assert sweep_runs([run(), one, both], "temperature") == []
     assert sweep_runs([one, run("kprune temperature=2.0")], "temperature")[0] is one
+
+
+def test_times_are_those_of_runs_that_share_nothing():
+    shared = [run(seed=seed, prune_seconds=1.0, shares_passes=True) for seed in (0, 1)]
+    alone = [run(reduction=0.4, prune_seconds=9.0, shares_passes=False), run(reduction=0.4, prune_seconds=11.0)]
+    assert seconds_alone(alone) == seconds_alone(shared, alone) == seconds_alone([*shared, *alone]) == 10.0
+    assert seconds_alone(shared) == 1.0
 
 
 def test_the_best_ratio_loses_less_than_three_points():

@@ -23,6 +23,7 @@ from kprune.checkpoints.tokenizer_checks import has_tokenizer, require_fit
 from kprune.data.items import MEDIA
 from kprune.errors import BadCheckpoint, KpruneError
 from kprune.healing.result import Healed
+from kprune.pruning.choices import require_static
 from kprune.pruning.result import Pruned
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ def save(
         pruned = pruned.pruned
     if not isinstance(pruned, Pruned):
         raise KpruneError(f"save takes the result of kprune.prune, not a {type(pruned).__name__}; pass that.")
+    require_static(pruned.config.method)
     source = source or pruned.source
     readers = _readers_for(pruned.model, folder, source, tokenizer, processor)
     _warn_of_lost_modules(pruned, folder, source)

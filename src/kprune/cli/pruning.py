@@ -30,6 +30,7 @@ from kprune.cli.repeating import command_text
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.deploy.runtimes import RUNTIMES
 from kprune.errors import BadOptions
+from kprune.pruning.choices import require_static
 
 
 def _timing_options() -> tuple[Decorator, ...]:
@@ -142,6 +143,7 @@ def _require_consistent(options: dict[str, Any], out_folder: Path, *, is_plan: b
     """Raise, before anything is fetched or read, if options contradict each other or a value is out of range."""
     if sum(options[name] is not None for name in ("reduction", "max_drop", "speedup")) != 1:
         raise BadOptions("pass exactly one of --reduction, --max-drop and --speedup.")
+    require_static(options["method"])
     if is_plan and options["reduction"] is None:
         raise BadOptions("--dry-run plans one reduction, not a search; pass --reduction.")
     if options["speedup"] is not None and (options["method"], options["budget"]) != ("kprune", "flops"):

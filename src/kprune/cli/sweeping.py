@@ -31,6 +31,7 @@ from kprune.cli.pruning import prune_command
 from kprune.cli.repeating import command_like, command_text
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.errors import BadOptions
+from kprune.pruning.choices import require_static
 
 if TYPE_CHECKING:
     from kprune.jobs.preparation import Prepared
@@ -135,7 +136,7 @@ def _swept(model: str, out: Path, options: dict[str, Any], command: str) -> list
     shape, threads, seconds = parse_shape(options.pop("shape")), options.pop("threads"), options.pop("seconds")
     reductions = options.pop("reductions")
     heal = take_heal_config(options, seed=options["seed"])
-    take_config(PruneConfig, dict(options))
+    require_static(take_config(PruneConfig, dict(options)).method)
     from kprune.jobs.sweep import REDUCTIONS, SweepPlan, sweep
     from kprune.report.bars import progress_bar
     from kprune.runtime.distributed import launched_processes

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from kprune.data.tasks import task_named, thin
 from kprune.errors import KpruneError
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.grid import Cell, Grid, parse_method, split_settings
+from kprune.jobs.kept_targets import kept_targets
 from kprune.jobs.preparation import Prepared, prepare
-from kprune.jobs.prune_checkpoint import State, prune_checkpoint
+from kprune.jobs.prune_checkpoint import State, evaluate_result, prune_checkpoint
 from kprune.jobs.results import append_result, open_cells
+from kprune.models.gates import gates_of
 from kprune.runtime.memory import peak_megabytes, reset_peak
 
 
@@ -69,22 +72,45 @@ def _run_and_append(work: tuple[Grid, list[Cell], Path]) -> list[dict[str, Any]]
 def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """Lines of cells of one task and seed, which share the model, the sample and the dense model's predictions."""
     try:
-        prepared, run = prepare_task(grid, cells[0].task, cells[0].seed), RunConfig()
-        prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), {}), run)  # its sample serves all variants
+        prepared = prepare_task(grid, cells[0].task, cells[0].seed)
+        first = _config(prepared, replace(cells[0], reduction=0.0), {})
+        prepared.pruner(first, RunConfig())  # its sample serves all variants
     except KpruneError as error:
         yield from (_failure(grid, cell, error) for cell in cells)
         return
-    for cell in cells:
-        reset_peak()
-        try:
-            name, knobs = parse_method(cell.method)
-            pruning, healing = split_settings(knobs)
-            heal = HealConfig(seed=cell.seed, **healing) if healing else None
-            state = prune_checkpoint(prepared, _config(prepared, cell, {"method": name, **pruning}), run, heal=heal)
-        except KpruneError as error:
-            yield _failure(grid, cell, error)
-            continue
-        yield _line(cell, state)
+    for _, variant in groupby(cells, key=lambda cell: cell.method):
+        yield from _run_variant(grid, prepared, list(variant))
+
+
+def _run_variant(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """Lines of one method's cells; later reductions reuse the first one's passes that no reduction changes."""
+    run, shares_passes = RunConfig(), False
+    name, knobs = parse_method(cells[0].method)
+    pruning, healing = split_settings(knobs)
+    settings = {"method": name, **pruning}
+    heal = HealConfig(seed=cells[0].seed, **healing) if healing else None
+    pruner = prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), settings), run)
+    with kept_targets(pruner, run, several=len(cells) > 1):
+        for cell in cells:
+            reset_peak()
+            try:
+                config = _config(prepared, cell, settings)
+                state = prune_checkpoint(prepared, config, run, stages=[evaluate_gates], heal=heal)
+            except KpruneError as error:
+                yield _failure(grid, cell, error)
+                continue
+            yield {**_line(cell, state), "shares_passes": shares_passes}
+            shares_passes = True
+
+
+def evaluate_gates(state: State) -> State:
+    """Evaluate a model with gates, and note the mean FLOPs of the test's inputs; other models are evaluated later."""
+    gates = gates_of(state.result.model)
+    if gates is None:
+        return state
+    gates.restart()
+    state = evaluate_result(state)
+    return replace(state, details={**state.details, "test_flops": [state.result.flops[0], gates.mean_cost]})
 
 
 def prepare_task(grid: Grid, task: str, seed: int) -> Prepared:
@@ -135,6 +161,7 @@ def _line(cell: Cell, state: State) -> dict[str, Any]:
         "units": [step.units for step in pruned.steps],
         "kept": [len(step.kept) for step in pruned.steps],
         "flops": list(pruned.flops),
+        **state.details,
         "parameters": list(pruned.parameters),
         "prune_seconds": round(pruned.seconds, 2),
         "peak_megabytes": round(peak_megabytes()),

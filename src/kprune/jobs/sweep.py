@@ -6,14 +6,11 @@ The results file is the only state: a run that is stopped or killed continues wh
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -26,22 +23,19 @@ from kprune.deploy.runtimes import runtime_named
 from kprune.deploy.timing import bind_inputs, random_inputs, time_interleaved
 from kprune.errors import KpruneError
 from kprune.jobs.grid import model_source
+from kprune.jobs.kept_targets import kept_targets
 from kprune.jobs.preparation import Prepared, float32_copy, token_count
 from kprune.jobs.prune_checkpoint import State, evaluate_against_dense, healed, no_progress, weight_megabytes
 from kprune.jobs.results import append_result, read_results
 from kprune.jobs.sweep_choice import drop_of
-from kprune.models.sublayer import find
 from kprune.pruning.journal import fingerprint
 from kprune.pruning.progress import Progress
 from kprune.pruning.pruner import Pruner
 from kprune.pruning.result import Pruned
 from kprune.runtime.devices import torch_threads
-from kprune.runtime.tensor_store import HOST, open_store
 
 REDUCTIONS = (0.2, 0.32, 0.44, 0.56, 0.68, 0.8)
 """The usual reductions of a sweep."""
-MOST_TARGET_BYTES = 2**30
-"""The teacher's streams after all sublayers are kept in memory up to this size, and on disk beyond it."""
 
 Line = dict[str, Any]
 Advance = Callable[[Progress], None]
@@ -101,7 +95,7 @@ def sweep(
     state = State(prepared, config, run or RunConfig(), heal=plan.heal)
     if missing:
         pruner = prepared.pruner(config, state.run)
-        with _kept_targets(pruner, state.run, several=len(missing) > 1):
+        with kept_targets(pruner, state.run, several=len(missing) > 1):
             for number, reduction in enumerate(missing):
                 share = _Share(advance, number, len(missing), f"{reduction:.0%} removed")
                 for line in _run(state, pruner, plan, reduction, share, is_done=(reduction, False) in done):
@@ -239,24 +233,6 @@ def _milliseconds(dense: PreTrainedModel, pruned: PreTrainedModel, plan: SweepPl
             calls[name] = bind_inputs(runtime_named("torch").start(ready, inputs), inputs)
         times = time_interleaved(calls, seconds=plan.seconds)
     return [1e3 * times[name].p50 for name in ("dense", "pruned")]
-
-
-@contextmanager
-def _kept_targets(pruner: Pruner, run: RunConfig, *, several: bool) -> Iterator[None]:
-    """Within the context, several runs share the teacher's passes: in memory, or on disk if they are large.
-
-    If no disk has room for them, every run makes them again.
-    """
-    bytes_needed = 4 * pruner.shared.sample.tokens * pruner.model.config.hidden_size * len(find(pruner.model))
-    with TemporaryDirectory() as folder:
-        place = run.offload or (None if bytes_needed <= MOST_TARGET_BYTES else folder)
-        has_room = place is None or place == HOST or shutil.disk_usage(place).free > 2 * bytes_needed
-        if several and has_room:
-            pruner.keep_targets(open_store(place))
-        try:
-            yield
-        finally:
-            pruner.keep_targets(None)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kprune.errors import BadOptions
+
 CHOICES: dict[str, Mapping[str, str]] = {
     "method": {
         "kprune": "measure, search and refit, sublayer by sublayer",
@@ -16,6 +18,7 @@ CHOICES: dict[str, Mapping[str, str]] = {
         "textpruner": "Taylor importance of the predictions, in many steps, each measured again",
         "dynabert-w": "DynaBERT, widths: trained on labels, networks share weights",
         "dynabert-d": "DynaBERT, widths and depths: half of the layers stay",
+        "ebert": "gates choose units for every text; trained on labels; in kprune compare only",
         "magnitude": "the largest weights stay",
         "random": "units drawn at random stay",
     },
@@ -36,3 +39,14 @@ CHOICES: dict[str, Mapping[str, str]] = {
     },
 }
 """Values of the fields of `PruneConfig` that name something, each with a phrase for the help text."""
+DYNAMIC = frozenset({"ebert"})
+"""Methods that choose units for every input."""
+
+
+def require_static(method: str) -> None:
+    """Raise if a method's result is not a smaller model."""
+    if method in DYNAMIC:
+        raise BadOptions(
+            f"{method} chooses other units for every text, so that there is no smaller model to write; kprune compare "
+            "evaluates it with its gates on."
+        )

@@ -25,10 +25,11 @@ CHECKED = 8
 def hand_over(student: PreTrainedModel, model: PreTrainedModel) -> None:
     """Give the student the dtypes and `requires_grad` of the model that it was made from."""
     given = dict(chain(model.named_parameters(), model.named_buffers()))
-    first = next(model.parameters())  # for parameters that only the student has, such as added biases
+    first = next(model.parameters())  # for tensors that only the student has, such as added biases
     for name, tensor in chain(student.named_parameters(), student.named_buffers()):
         own = given.get(name, given.get(name.removesuffix("bias") + "weight", first))
-        tensor.data = tensor.data.to(own.dtype)
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(own.dtype)
         if isinstance(tensor, nn.Parameter):
             tensor.requires_grad_(own.requires_grad)
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.models.sublayer import Sublayer
+from kprune.pruning.budgets import total_flops
 from kprune.pruning.journal import Journal
 from kprune.pruning.refit import Fit, keep_weights
 from kprune.pruning.run import Run
@@ -73,6 +74,10 @@ class Method(ABC):
 
     def finish(self, report: Callable[[float], None]) -> None:
         """Called after the last sublayer, for methods that retrain; `report` takes the share that is done."""
+
+    def flops(self) -> float:
+        """FLOPs of the finished student on one input of the sample's mean length."""
+        return total_flops(self.run.sublayers, self.run.shared.sample.mean_length)
 
     @property
     def state(self) -> dict[str, Any]:

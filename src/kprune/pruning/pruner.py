@@ -25,7 +25,7 @@ from kprune.models.outputs import CAUSAL_LM, OutputKind, kind_of
 from kprune.models.resize import drop_zero_bias
 from kprune.models.row_proof import needs_proof, prove_row, recall_row
 from kprune.models.sublayer import Sublayer, find
-from kprune.pruning.budgets import budget_named, total_flops
+from kprune.pruning.budgets import budget_named
 from kprune.pruning.finish import attach_record, hand_over, require_finite_outputs
 from kprune.pruning.journal import FolderJournal, Journal, fingerprint, process_folder
 from kprune.pruning.knowledge_pruning import KPrune, preview
@@ -125,7 +125,7 @@ class Pruner:
         other = copy.copy(self)
         other.requested, other.run_config = combine_options(self.requested, self.run_config, changes)
         other.config = other._resolved(find(self.model), self.shared.predictions.kind)
-        other.shared = replace(self.shared, first=None)
+        other.shared = replace(self.shared, first=None, gradients=None)
         return other
 
     def keep_targets(self, store: TensorStore | None) -> None:
@@ -153,8 +153,8 @@ class Pruner:
             if checkpoint is not None:
                 folder = process_folder(checkpoint)
                 journal = stack.enter_context(FolderJournal.open(folder, self._identity(config)))
-            run, steps = self._with_smaller_batches(lambda: self._run(config, journal, progress))
-            return self._result(run, steps, started)
+            method, steps = self._with_smaller_batches(lambda: self._run(config, journal, progress))
+            return self._result(method, steps, started)
 
     with_settings = with_config
     """The name of `with_config` before version 0.2."""
@@ -189,7 +189,7 @@ class Pruner:
 
     def _run(
         self, config: PruneConfig, journal: Journal, progress: Callable[[Progress], None]
-    ) -> tuple[Run, list[Step]]:
+    ) -> tuple[Method, list[Step]]:
         """The loop over sublayers; streams are freed when it returns."""
         journal.restore_predictions(self.shared.predictions)
         run = Run(self.shared, config, budget_named(config.budget))
@@ -214,7 +214,7 @@ class Pruner:
             clock.finish(outcome.step)
         del streams
         method.finish(clock.trained)
-        return run, steps
+        return method, steps
 
     def _streams(self, method: Method) -> Streams:
         target, are_equal = method.target_model()
@@ -222,8 +222,8 @@ class Pruner:
         targets = self.shared.targets if target is self.shared.teacher else None
         return Streams(target, run.student, self.shared.sample, are_equal=are_equal, offload=offload, targets=targets)
 
-    def _result(self, run: Run, steps: list[Step], started: float) -> Pruned:
-        sample, student = self.shared.sample, run.student
+    def _result(self, method: Method, steps: list[Step], started: float) -> Pruned:
+        run, sample, student = method.run, self.shared.sample, method.run.student
         for sublayer in run.sublayers:
             drop_zero_bias(sublayer)
         hand_over(student, self.model)
@@ -233,7 +233,7 @@ class Pruner:
             model=student,
             steps=tuple(steps),
             config=run.config,
-            flops=(run.dense_flops, total_flops(run.sublayers, sample.mean_length)),
+            flops=(run.dense_flops, method.flops()),
             parameters=(self.model.num_parameters(), student.num_parameters()),
             examples=sample.examples,
             tokens=sample.tokens,

@@ -8,6 +8,7 @@ from typing import Any
 from kprune.config import DEFAULT_RIDGE, PruneConfig
 from kprune.errors import KpruneError
 from kprune.pruning.baselines.dynabert import DynaBERTDepth, DynaBERTWidth
+from kprune.pruning.baselines.ebert import EBERT
 from kprune.pruning.baselines.flap import FLAP
 from kprune.pruning.baselines.kcm import KCM
 from kprune.pruning.baselines.kwon import Kwon
@@ -36,6 +37,7 @@ METHODS: dict[str, type[Method]] = {
         TextPruner,
         DynaBERTWidth,
         DynaBERTDepth,
+        EBERT,
         Magnitude,
         RandomUnits,
     )

@@ -33,6 +33,8 @@ class Shared:
     predictions: TeacherPredictions
     first: list[Measured] | None = None
     """The first measurement, made while nothing is removed: it serves every reduction."""
+    gradients: tuple[list[Tensor], list[Tensor]] | None = None
+    """Task gradients of the dense model's masks, for the method that reads no others: they serve every reduction."""
     targets: TensorStore | None = None
     """The teacher's streams after every sublayer, if they are kept for further runs."""
 

@@ -20,6 +20,7 @@ from kprune.report.comparison_runs import (
     mean_and_spread,
     metric,
     metric_name,
+    seconds_alone,
     sweep_runs,
 )
 from kprune.report.comparison_tables import markdown_tables
@@ -99,7 +100,7 @@ def draw_time(runs: Sequence[Run], path: Path) -> None:
     def panel(axes: Any, task: str, chosen: list[Run]) -> None:
         reduction = max(run["reduction"] for run in chosen)
         for method, group in by_method(run for run in chosen if run["reduction"] == reduction).items():
-            seconds = mean(run["prune_seconds"] for run in group)
+            seconds = seconds_alone(group, by_method(chosen)[method])
             point = mean_and_spread(group, lambda run: 0, metric)[0]
             _draw_points(axes, {seconds: point}, methods.index(method), method, linestyle="")
         axes.set_xscale("log") if is_wide else axes.set_xlim(left=0)
@@ -111,18 +112,41 @@ def draw_time(runs: Sequence[Run], path: Path) -> None:
 
 
 def draw_sensitivity(runs: Sequence[Run], path: Path, option: str) -> None:
-    """Draw the metric over one of K-prune's options, one line per reduction (the paper's appendix)."""
+    """Draw the metric over the values of one of K-prune's options, one line per reduction (the paper's appendix)."""
+    _draw_by_reduction(runs, path, lambda run: parse_method(run["method"])[1][option], metric, option)
+
+
+def draw_sample_sizes(runs: Sequence[Run], path: Path) -> None:
+    """Draw the points lost over the tokens of the sample, one line per reduction."""
+
+    def points_lost(run: Run) -> float:
+        return dense_metric(run) - metric(run)
+
+    _draw_by_reduction(runs, path, lambda run: run["tokens"], points_lost, "tokens of the sample", "points lost")
+
+
+def _draw_by_reduction(
+    runs: Sequence[Run],
+    path: Path,
+    setting: Callable[[Run], Any],
+    value: Callable[[Run], float],
+    label: str,
+    value_label: str | None = None,
+) -> None:
+    """Draw a value over the settings that occur, evenly spaced in ascending order; a line per reduction."""
     reductions = sorted({run["reduction"] for run in runs})
 
     def panel(axes: Any, task: str, chosen: list[Run]) -> None:
+        settings = sorted({setting(run) for run in chosen})
         for number, reduction in enumerate(reductions):
             group = [run for run in chosen if run["reduction"] == reduction]
             if group:
-                points = mean_and_spread(group, lambda run: parse_method(run["method"])[1][option], metric)
+                points = mean_and_spread(group, lambda run: settings.index(setting(run)), value)
                 _draw_points(axes, points, number, f"{reduction:.0%} removed")
-        axes.set_xscale("symlog", linthresh=1e-6) if option == "rep_weight" else axes.set_xscale("log")
-        axes.set_xlabel(option)
-        axes.set_ylabel(metric_name(chosen[0]))
+        names = [f"{each:,}" if isinstance(each, int) else f"{each:g}" for each in settings]
+        axes.set_xticks(range(len(settings)), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+        axes.set_xlabel(label)
+        axes.set_ylabel(value_label or metric_name(chosen[0]))
         axes.set_title(task)
 
     _draw_panels(runs, path, panel)

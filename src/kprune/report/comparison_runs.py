@@ -70,6 +70,15 @@ def metric(run: Run) -> float:
     return float(run["figures"][0]["value"])
 
 
+def seconds_alone(runs: Sequence[Run], others: Sequence[Run] = ()) -> float:
+    """Return the mean seconds of the runs that reused no other run's passes; without any, those of the other runs."""
+    for group in (runs, others):
+        alone = [float(run["prune_seconds"]) for run in group if not run.get("shares_passes")]
+        if alone:
+            return mean(alone)
+    return mean(float(run["prune_seconds"]) for run in runs)
+
+
 def metric_name(run: Run) -> str:
     return str(run["figures"][0]["name"])
 

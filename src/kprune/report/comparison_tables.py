@@ -30,7 +30,10 @@ def _with_spread(value: float, spread: float, runs: int) -> str:
 
 
 def _figures_table(runs: Sequence[Run]) -> str:
-    text = ["Mean ± standard deviation over seeds.", ""]
+    text = [
+        "Mean ± standard deviation over seeds. Seconds are less where a run reused passes of another reduction.",
+        "",
+    ]
     text += ["| task | removed | method | metric | runs | alike | seconds |", "|---|---|---|---|---|---|---|"]
     groups: dict[tuple[str, float, str], list[Run]] = {}
     for run in runs:

@@ -20,22 +20,20 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kprune.errors import KpruneError
 from kprune.maths.selection import best_share
 from kprune.models.batches import Batch
-from kprune.models.outputs import CLASSIFICATION, REGRESSION
 from kprune.models.subnetwork import Subnetwork, shrunk
 from kprune.pruning.baselines.one_shot import OneShot
 from kprune.pruning.baselines.task_gradients import task_gradients
 from kprune.pruning.baselines.training import (
     distillation_loss,
     fine_tuning_loss,
+    require_labels,
     target_of,
     train,
     training_batches,
 )
 from kprune.pruning.baselines.wanda_sp import even_shares
-from kprune.runtime.distributed import world_size
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 """Multipliers of networks that are trained beside the final one, as far as they are wider."""
@@ -57,7 +55,7 @@ class DynaBERT(OneShot):
     """Multipliers of depth, from the largest; the final network has the smallest that does not miss the budget."""
 
     def masks(self) -> Masks:
-        self._require_labels()
+        require_labels(self.name, self.run.shared)
         masks = self._network(*self._shares, self._depth)
         self._trained_widths = [width for width in WIDTHS if width > max(self._shares)]
         return masks
@@ -170,18 +168,6 @@ class DynaBERT(OneShot):
     def _seconds(self) -> float | None:
         """Seconds that each phase may take."""
         return None if self.config.minutes is None else 60.0 * self.config.minutes / len(self._phases)
-
-    def _require_labels(self) -> None:
-        """Raise unless every example has a class or a value, and there is one process."""
-        kind = self.run.shared.predictions.kind.name
-        has_labels = all(batch.labels is not None for batch in self.run.shared.sample.batches)
-        if kind not in (CLASSIFICATION.name, REGRESSION.name) or not has_labels:
-            raise KpruneError(
-                f"the method {self.name} trains on labels, and this sample for {kind} has none; pass a class or a "
-                "value per text (--task, or --data with --label-column)."
-            )
-        if world_size() > 1:
-            raise KpruneError(f"the method {self.name} trains in one process; start it without torchrun.")
 
 
 def kept_layers(layers: int, depth: float) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,9 +74,11 @@ class Kwon(MaskTuning):
             shrink(sublayer, keep)
         return halfway.student, False
 
-    @cached_property
+    @property
     def _gradients(self) -> tuple[list[Tensor], list[Tensor]]:
-        return task_gradients(self.run.student, self.run.sublayers, self.run.shared)
+        shared = self.run.shared
+        shared.gradients = shared.gradients or task_gradients(self.run.student, self.run.sublayers, shared)
+        return shared.gradients
 
     def _rearranged(self, budget: float) -> list[Tensor]:
         fishers, vectors = self._gradients

@@ -7,27 +7,44 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kprune.config import PruneConfig
-from kprune.errors import NotFinite
+from kprune.errors import KpruneError, NotFinite
 from kprune.maths.losses import divergence, squared_error
 from kprune.models.batches import Batch, Sample
-from kprune.models.outputs import OutputKind, Prediction
+from kprune.models.outputs import CLASSIFICATION, REGRESSION, OutputKind, Prediction
 from kprune.models.passes import call, forward_with_streams
 from kprune.models.sublayer import find
 from kprune.models.trainable import trainable_parameters
 from kprune.pruning.criteria import task_loss
+from kprune.pruning.run import Shared
+from kprune.runtime.distributed import world_size
 from kprune.runtime.memory import guard_memory
 
 BATCH = 32
 """Examples per step."""
 RATE = 2e-5
 """Largest learning rate."""
+NEW_RATE = 2e-3
+"""Largest learning rate of weights that the dense model does not have."""
 WARM_UP = 0.1
 """Share of a phase in which the learning rate rises."""
 LARGEST_GRADIENT = 1.0
+
+
+def require_labels(method: str, shared: Shared) -> None:
+    """Raise unless every example has a class or a value, and there is one process."""
+    kind = shared.predictions.kind.name
+    has_labels = all(batch.labels is not None for batch in shared.sample.batches)
+    if kind not in (CLASSIFICATION.name, REGRESSION.name) or not has_labels:
+        raise KpruneError(
+            f"the method {method} trains on labels, and this sample for {kind} has none; pass a class or a "
+            "value per text (--task, or --data with --label-column)."
+        )
+    if world_size() > 1:
+        raise KpruneError(f"the method {method} trains in one process; start it without torchrun.")
 
 
 def training_batches(sample: Sample) -> list[Batch]:
@@ -85,16 +102,20 @@ def train(
     report: Callable[[float], None],
     *,
     phase: int,
+    new: Sequence[nn.Parameter] = (),
 ) -> None:
     """Train a model's layers, norms and head for `config.epochs`, or until the seconds are spent.
 
-    `backpropagate` adds the gradients of a batch. The learning rate rises linearly, then falls to zero. Each step has
-    its own seed, so that a phase that is repeated has the same result.
+    `backpropagate` adds the gradients of a batch. The learning rate rises linearly, then falls to zero; that of `new`
+    weights is larger. Each step has its own seed, so that a phase that is repeated has the same result.
     """
     parameters = list(trainable_parameters(model).values())
     for parameter in parameters:
         parameter.requires_grad_(True)
-    optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
+    added = {id(parameter) for parameter in new}
+    known = [parameter for parameter in parameters if id(parameter) not in added]
+    groups = [{"params": known, "largest": RATE}, {"params": list(new), "largest": NEW_RATE}]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
     steps = math.ceil((config.epochs or 0.0) * len(batches))
     started, seed = perf_counter(), 1_000_003 * config.seed + 101 * phase
     order: list[int] = []
@@ -105,7 +126,9 @@ def train(
             break
         report(share)
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(share / WARM_UP if step else 1.0 / steps, (1.0 - share) / (1.0 - WARM_UP))
+            group["lr"] = group["largest"] * min(
+                share / WARM_UP if step else 1.0 / steps, (1.0 - share) / (1.0 - WARM_UP)
+            )
         with guard_memory(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed + 10_007 * step)
             order = order or torch.randperm(len(batches)).tolist()
