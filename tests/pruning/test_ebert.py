@@ -122,7 +122,7 @@ def test_the_result_cannot_be_saved(made, tmp_path):
         ({"budget": PARAMETERS}, "the method ebert has a budget of flops only"),
         ({"reduction": 0.9965}, "the predictors of ebert alone cost more than the budget"),
     ],
-    ids=str,
+    ids=["budget's name", "budget", "reduction"],
 )
 def test_what_gates_cannot_do_is_refused(options, message, made):
     with pytest.raises(KpruneError, match=message):
