@@ -5,7 +5,8 @@
 
 The grid is one of `kprune compare`: a stopped run resumes. Each line has its settings, seed, commit and times; a file
 beside the results has the command and the machine. `--table` only prints the existing results. The last table divides
-what healed models lose by what the same models lose unhealed, and the time of healing by that of pruning.
+what healed models lose by what the same models lose unhealed, and the time of healing by that of a pruning that shares
+no passes with another one: the first reduction's.
 """
 
 from __future__ import annotations
@@ -27,9 +28,15 @@ from kprune.jobs.results import read_runs
 PLAIN = "kprune"
 
 
-def pruning_seconds(line: Line, plain: Line) -> float:
+def healing_seconds(line: Line, plain: Line) -> float:
     """Seconds of healing alone: a healed line has those of both."""
     return float(line["prune_seconds"]) - float(plain["prune_seconds"])
+
+
+def whole_runs(lines: Sequence[Line]) -> dict[tuple[str, int], float]:
+    """Seconds of the first pruning of every task and seed, which shares nothing."""
+    plain = [line for line in lines if line["method"] == PLAIN and not line["shares_passes"]]
+    return {(line["task"], line["seed"]): float(line["prune_seconds"]) for line in plain}
 
 
 def show(lines: Sequence[Line]) -> None:
@@ -55,6 +62,7 @@ def show(lines: Sequence[Line]) -> None:
 def show_ratios(lines: Sequence[Line], methods: Sequence[str]) -> None:
     """Print what each variant loses, and how long it heals, relative to the unhealed models of the same cells."""
     plain = {(run["task"], run["seed"], run["reduction"]): run for run in lines if run["method"] == PLAIN}
+    whole = whole_runs(lines)
     click.echo(
         "\n| removed | method | cells | points lost, of unhealed | knowledge lost, mean of ratios | time, of pruning |"
     )
@@ -67,7 +75,7 @@ def show_ratios(lines: Sequence[Line], methods: Sequence[str]) -> None:
                 continue
             points = sum(lost_points(run) for run, _ in pairs) / sum(lost_points(other) for _, other in pairs)
             knowledge = mean(lost_knowledge(run) / lost_knowledge(other) for run, other in pairs)
-            seconds = mean(pruning_seconds(run, other) / float(other["prune_seconds"]) for run, other in pairs)
+            seconds = mean(healing_seconds(run, other) / whole[run["task"], run["seed"]] for run, other in pairs)
             click.echo(f"| {reduction:.0%} | {name} | {len(pairs)} | {points:.2f} | {knowledge:.2f} | {seconds:.2f} |")
 
 
@@ -103,9 +111,8 @@ def main(
         origin = results.with_suffix(".json")
         origin.write_text(json.dumps(provenance(), indent=1) + "\n", encoding="utf-8")
         for seed in seeds:  # a whole seed of all tasks before the next one
-            for reduction in reductions:
-                grid = Grid(chosen, methods, (reduction,), (seed,), tokens, data, limit)
-                compare(grid, results, finished=lambda line: click.echo(json.dumps(line)[:160]))
+            grid = Grid(chosen, methods, reductions, (seed,), tokens, data, limit)
+            compare(grid, results, finished=lambda line: click.echo(json.dumps(line)[:160]))
     show([line for line in read_runs(results) if "error" not in line])
 
 

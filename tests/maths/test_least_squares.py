@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kprune.maths import least_squares
 from kprune.maths.brain_surgeon import BrainSurgeon
 from kprune.maths.least_squares import (
     FIRST_RIDGE,
@@ -159,6 +160,22 @@ def test_the_size_of_an_output_does_not_change_the_ridge(seed, scale):
     ridge = halved(p, q * sizes, half).best_ridge(prior * sizes, bias=True)
     assert ridge == halved(p, q, half).best_ridge(prior, bias=True)
     assert ridge > halved(p, q[:, :1], half).best_ridge(prior[:, :1], bias=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_some_of_many_outputs_choose_a_ridge_that_is_good_for_all(seed, monkeypatch):
+    """Outputs with different noise want different ridges; the choice of every sixth is compared with that of all."""
+    tokens, features, outputs = 80, 16, 6 * least_squares.JUDGING_OUTPUTS
+    p, noise = problem(tokens, features, outputs, seed)
+    truth = torch.randn(features, outputs, dtype=p.dtype, generator=torch.Generator().manual_seed(seed + 10))
+    levels = torch.logspace(-2, 1, outputs, dtype=p.dtype)[torch.randperm(outputs)]
+    sums = halved(p, p @ truth + levels * noise, torch.arange(tokens) % 2)
+    prior = torch.cat([truth + 0.3, torch.zeros(1, outputs, dtype=p.dtype)])
+    chosen = sums.best_ridge(prior, bias=True)
+    monkeypatch.setattr(least_squares, "JUDGING_OUTPUTS", outputs)
+    errors = [sums.held_out_error(prior, ridge, bias=True) for ridge in RIDGES]
+    assert max(errors) > 1.5 * min(errors)
+    assert sums.held_out_error(prior, chosen, bias=True) < 1.02 * min(errors)
 
 
 def test_one_example_is_fitted_without_a_judge():

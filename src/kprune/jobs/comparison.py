@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import groupby
@@ -25,9 +25,10 @@ from kprune.jobs.data_options import DataOptions
 from kprune.jobs.grid import Cell, Grid, parse_method, split_settings
 from kprune.jobs.kept_targets import kept_targets
 from kprune.jobs.preparation import Prepared, prepare
-from kprune.jobs.prune_checkpoint import State, evaluate_result, prune_checkpoint
+from kprune.jobs.prune_checkpoint import State, evaluate_result, prune_checkpoint, prune_to_reduction
 from kprune.jobs.results import append_result, open_cells
 from kprune.models.gates import gates_of
+from kprune.pruning.result import Pruned
 from kprune.runtime.memory import peak_megabytes, reset_peak
 
 
@@ -78,29 +79,67 @@ def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     except KpruneError as error:
         yield from (_failure(grid, cell, error) for cell in cells)
         return
-    for _, variant in groupby(cells, key=lambda cell: cell.method):
-        yield from _run_variant(grid, prepared, list(variant))
+    for alike in _pruned_alike(cells):
+        yield from _run_variants(grid, prepared, alike)
 
 
-def _run_variant(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Lines of one method's cells; later reductions reuse the first one's passes that no reduction changes."""
-    run, shares_passes = RunConfig(), False
+def _pruned_alike(cells: Sequence[Cell]) -> Iterable[list[Cell]]:
+    """The cells of each method and settings of pruning: variants that only heal differently are together."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        name, knobs = parse_method(cell.method)
+        groups.setdefault(repr((name, split_settings(knobs)[0])), []).append(cell)
+    return groups.values()
+
+
+def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """Lines of cells with the same settings of pruning.
+
+    Each reduction is pruned once, and may be healed in several ways. Later reductions reuse the first one's passes that
+    no reduction changes.
+    """
+    run, several = RunConfig(), len({cell.reduction for cell in cells}) > 1
     name, knobs = parse_method(cells[0].method)
-    pruning, healing = split_settings(knobs)
-    settings = {"method": name, **pruning}
-    heal = HealConfig(seed=cells[0].seed, **healing) if healing else None
+    settings = {"method": name, **split_settings(knobs)[0]}
     pruner = prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), settings), run)
-    with kept_targets(pruner, run, several=len(cells) > 1):
-        for cell in cells:
+    runs = 0
+    with kept_targets(pruner, run, several=several):
+        for _, variants in groupby(sorted(cells, key=_first_with_its_reduction(cells)), lambda cell: cell.reduction):
+            prune = PruneOnce()
+            for cell in variants:
+                try:
+                    config = _config(prepared, cell, settings)
+                    healing = split_settings(parse_method(cell.method)[1])[1]
+                    heal = HealConfig(seed=cell.seed, **healing) if healing else None
+                    state = prune_checkpoint(prepared, config, run, prune=prune, stages=[evaluate_gates], heal=heal)
+                except KpruneError as error:
+                    yield _failure(grid, cell, error)
+                    continue
+                yield {**_line(cell, state), "shares_passes": runs > 0}
+            runs += prune.is_done
+
+
+def _first_with_its_reduction(cells: Sequence[Cell]) -> Callable[[Cell], int]:
+    """Sorts cells by reduction, in the order in which the reductions come."""
+    reductions = [cell.reduction for cell in cells]
+    return lambda cell: reductions.index(cell.reduction)
+
+
+class PruneOnce:
+    """A stage that prunes the first time, and gives the same result to later variants."""
+
+    def __init__(self) -> None:
+        self._pruned: Pruned | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._pruned is not None
+
+    def __call__(self, state: State) -> State:
+        if self._pruned is None:
             reset_peak()
-            try:
-                config = _config(prepared, cell, settings)
-                state = prune_checkpoint(prepared, config, run, stages=[evaluate_gates], heal=heal)
-            except KpruneError as error:
-                yield _failure(grid, cell, error)
-                continue
-            yield {**_line(cell, state), "shares_passes": shares_passes}
-            shares_passes = True
+            self._pruned = prune_to_reduction(state).result
+        return replace(state, pruned=self._pruned)
 
 
 def evaluate_gates(state: State) -> State:

@@ -11,6 +11,8 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Ridges that cross-validation tries, relative to the diagonal of PᵀP."""
 FIRST_RIDGE = 0.1
 """The ridge that it tries first."""
+JUDGING_OUTPUTS = 64
+"""At least so many outputs choose the ridge, evenly spread, if there are as many: they estimate the mean of all."""
 ROUNDING = 2.0 ** (1 - DIGITS)
 """Rounding of an entry of PᵀP, relative to its largest one; a norm of the roundings has √features times as much."""
 
@@ -79,13 +81,16 @@ class LeastSquares:
         """The W with the least ‖P W − Q‖² + ridge · Σ_j (PᵀP)_jj ‖W_j − prior_j‖²; all have the shape of `solve`'s."""
         return self.correction_of(prior, bias=bias).solve(ridge)
 
-    def correction_of(self, prior: Tensor, *, bias: bool) -> Correction:
-        """The same problem for the change of given weights; the last row of `prior`, a bias, counts as zero."""
+    def correction_of(self, prior: Tensor, *, bias: bool, outputs: slice = slice(None)) -> Correction:
+        """The same problem for the change of given weights, of all outputs or of some.
+
+        The last row of `prior`, a bias, counts as zero.
+        """
         size = len(self.cross) if bias else len(self.cross) - 1
-        prior = torch.cat([prior[:-1], torch.zeros_like(prior[-1:])])
-        gram, cross = self.gram, self.cross
+        prior = torch.cat([prior[:-1], torch.zeros_like(prior[-1:])])[:, outputs]
+        gram, cross = self.gram, self.cross[:, outputs]
         residual = cross - gram @ prior
-        energy = self.energy - (prior * (cross + residual)).sum(0)
+        energy = self.energy[outputs] - (prior * (cross + residual)).sum(0)
         return Correction(prior, gram[:size, :size], residual[:size], energy)
 
 
@@ -161,17 +166,18 @@ class HalvedLeastSquares(LeastSquares):
         return self.halves[0].energy + self.halves[1].energy
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
-        """What is left of an output's error on one half after a fit to the other half, as a share; mean over outputs.
+        """What is left of an output's error on one half after a fit to the other half, as a share; mean over outputs, or over
+        some of them where there are many.
 
         A sum of errors would be that of the few outputs with the largest values, which want another ridge.
         """
-        return _held_out_error([half.correction_of(prior, bias=bias) for half in self.halves], ridge)
+        return _held_out_error(self._judging_corrections(prior, bias=bias), ridge)
 
     def best_ridge(self, prior: Tensor, *, bias: bool) -> float:
         """The ridge of `RIDGES` with the least held-out error, found by descent from `FIRST_RIDGE`."""
         if not all(half.gram.any() for half in self.halves):
             return FIRST_RIDGE  # nothing can judge
-        halves = [half.correction_of(prior, bias=bias) for half in self.halves]
+        halves = self._judging_corrections(prior, bias=bias)
         number = RIDGES.index(FIRST_RIDGE)
         least = _held_out_error(halves, FIRST_RIDGE)
         while least == torch.inf and number + 1 < len(RIDGES):
@@ -186,6 +192,11 @@ class HalvedLeastSquares(LeastSquares):
             if RIDGES[number] != FIRST_RIDGE:
                 break
         return RIDGES[number]
+
+    def _judging_corrections(self, prior: Tensor, *, bias: bool) -> list[Correction]:
+        """The problems of both halves, for the outputs that choose the ridge."""
+        outputs = slice(None, None, max(1, prior.shape[1] // JUDGING_OUTPUTS))
+        return [half.correction_of(prior, bias=bias, outputs=outputs) for half in self.halves]
 
     def cross_validated(self, prior: Tensor, *, bias: bool = True) -> Tensor:
         """The solution toward `prior` with the best ridge; half of it, since all tokens have twice a half's sums.
