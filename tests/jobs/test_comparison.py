@@ -15,6 +15,7 @@ from kprune.evaluation import metrics
 from kprune.jobs.comparison import compare, prepare_task, run_cells
 from kprune.jobs.grid import Grid
 from kprune.jobs.results import open_cells, read_results, read_runs
+from kprune.pruning.pruner import Pruner
 from kprune.report.comparison_figures import plot_comparison
 
 TIMES = ("seconds", "forward_seconds", "prune_seconds", "peak_megabytes", "shares_passes")
@@ -224,6 +225,19 @@ def test_reductions_that_share_passes_find_what_each_finds_alone(place, clean):
     assert [line["shares_passes"] for line in shared] == [False, True, False, True]
     assert not any(line["shares_passes"] for line in alone)
     assert [without_times(line) for line in shared] == [without_times(line) for line in alone]
+
+
+def test_variants_that_only_heal_differently_prune_once(place, monkeypatch):
+    chosen = grid(place, methods=("kprune", "kprune heal=1x", "kprune heal=2x"), reductions=(0.5, 0.8))
+    alone = [line for cell in chosen.cells() for line in run_cells(chosen, [cell])]
+    runs, prune = [], Pruner.prune
+    monkeypatch.setattr(Pruner, "prune", lambda *given, **more: runs.append(given) or prune(*given, **more))
+    shared = list(run_cells(chosen, chosen.cells()))
+    assert len(runs) == 2
+    lines = {(line["method"], line["reduction"]): without_times(line) for line in shared}
+    assert lines == {(line["method"], line["reduction"]): without_times(line) for line in alone}
+    assert [line["shares_passes"] for line in shared] == 3 * [False] + 3 * [True]
+    assert all(line["prune_seconds"] > shared[0]["prune_seconds"] for line in shared[1:3])
 
 
 def test_gates_are_on_in_the_test_and_their_mean_flops_are_noted(place):

@@ -18,6 +18,7 @@ from kprune.jobs.sweep_choice import Point, knee_of, largest_within, points_of
 from kprune.pruning import knowledge_pruning
 from kprune.pruning import teacher as teachers
 from kprune.pruning.pruner import Pruner
+from kprune.runtime.tensor_store import open_store
 
 TIMES = ("milliseconds", "prune_seconds", "evaluation_seconds", "timing_seconds", "seconds", "forward_seconds")
 PLAN = SweepPlan((0.2, 0.5, 0.8), shape=(2, 8), seconds=0.0)
@@ -83,7 +84,7 @@ def test_one_measurement_and_one_pass_of_the_teacher_serve_all_points(place, tmp
 def test_kept_targets_do_not_change_results(family, place_of, tmp_path):
     model, batches = tiny.tiny_model(family), tiny.batched(tiny.texts())
     shared, alone = Pruner(model, batches, align=1), Pruner(model, batches, align=1)
-    shared.keep_targets(sweeping.open_store(None if place_of == "memory" else tmp_path))
+    shared.keep_targets(open_store(None if place_of == "memory" else tmp_path))
     for reduction in (0.05, 0.7, 0.3):
         ours, theirs = shared.prune(reduction), alone.prune(reduction)
         for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):

@@ -166,10 +166,10 @@ class HalvedLeastSquares(LeastSquares):
         return self.halves[0].energy + self.halves[1].energy
 
     def held_out_error(self, prior: Tensor, ridge: float, *, bias: bool) -> float:
-        """What is left of an output's error on one half after a fit to the other half, as a share; mean over outputs, or over
-        some of them where there are many.
+        """What is left of an output's error on one half after a fit to the other half, as a share; mean over outputs.
 
-        A sum of errors would be that of the few outputs with the largest values, which want another ridge.
+        Some outputs stand for all where there are many. A sum of errors would be that of the few outputs with the
+        largest values, which want another ridge.
         """
         return _held_out_error(self._judging_corrections(prior, bias=bias), ridge)
 
