@@ -84,7 +84,7 @@ def show_ratios(lines: Sequence[Line], methods: Sequence[str]) -> None:
 @click.option("--model", "models", multiple=True, metavar="TASK=MODEL")
 @click.option("--data", help="Folder with the data sets.  [default: the hub]")
 @click.option(
-    "--heal", "variants", multiple=True, default=("heal=3x",), show_default=True, help="Settings of a variant."
+    "--heal", "variants", multiple=True, default=("heal=4x",), show_default=True, help="Settings of a variant."
 )
 @click.option("--reduction", "reductions", multiple=True, type=float, default=(0.8, 0.9, 0.6), show_default=True)
 @click.option("--seed", "seeds", multiple=True, type=int, default=(0, 1, 2), show_default=True)

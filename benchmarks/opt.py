@@ -5,7 +5,7 @@
 
 The sample is drawn from C4's train split by seed, or from a file; tests are tasks or files. Each test is cut into
 windows of 1,024 tokens. A cell is one method, reduction and seed; it adds a JSON line with command, commit and machine.
-A stopped run continues with the missing cells. `--heal 3x` also heals every model of `kprune`. `--table` only prints.
+A stopped run continues with the missing cells. `--heal 4x` also heals every model of `kprune`. `--table` only prints.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def show(lines: Sequence[Line]) -> None:
 @click.option("--seed", "seeds", multiple=True, type=int, default=(0, 1, 2), show_default=True)
 @click.option("--tokens", default=BLOCKS * 256, show_default=True)
 @click.option("--limit", type=int, help="Windows per test.  [default: the task's]")
-@click.option("--heal", help="Also heal the models of kprune, such as 3x or 10m.")
+@click.option("--heal", help="Also heal the models of kprune, such as 4x or 10m.")
 @click.option("--table", "only_table", is_flag=True, help="Print the existing results; run nothing.")
 def main(results: Path, only_table: bool, **grid: Any) -> None:
     """Prune a language model with every method, and print its perplexities."""

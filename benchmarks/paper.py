@@ -96,7 +96,7 @@ PARTS = {
         for tokens in (1_000, 2_500, 5_000, 10_000, 25_000, 50_000, TOKENS)
     ],
     "figure3": [
-        Piece(("mnli", "qnli"), ("kprune", "kprune heal=3x", "kwon", *OTHER_RIVALS), (0.75,), THREE),
+        Piece(("mnli", "qnli"), ("kprune", "kprune heal=4x", "kwon", *OTHER_RIVALS), (0.75,), THREE),
         Piece(("mnli", "qnli"), RETRAINED, (0.75,), (0,), WHOLE_SPLIT),
     ],
 }

@@ -22,7 +22,7 @@ from kprune.errors import BadOptions, KpruneError
 DEFAULT_RIDGE = 1e-6
 DEFAULT_TOKENS = 100_000
 """Real tokens of a sample."""
-DEFAULT_HEAL = "3x"
+DEFAULT_HEAL = "4x"
 """Passes of healing."""
 DTYPES = ("float32", "float16", "bfloat16")
 """Types of weights that can be asked for."""
@@ -183,16 +183,16 @@ class HealConfig:
         flag_value=DEFAULT_HEAL,
         group="healing",
     )
-    heal_rate: float = option(
-        5e-4,
-        "Largest learning rate of --heal.",
+    heal_rate: float | None = option(
+        None,
+        "Largest learning rate of --heal.  [default: 2e-4; 1e-3 for embeddings and regression]",
         least=0.0,
         below=1.0,
-        example="5e-4 is usual; little text needs less",
+        example="2e-4 is usual; little text needs less",
         group="healing",
     )
     hidden_weight: float = option(
-        5.0,
+        50.0,
         "Weight of the hidden states' error beside the outputs' in --heal.",
         least=0.0,
         example="0 compares the outputs only",

@@ -32,7 +32,7 @@ def test_heal_without_a_value_takes_the_default(checkpoint, text, tmp_path):
     assert result.exit_code == 0, result.output
     assert "healed  " in result.output
     history = json.loads((out / "config.json").read_text())["quantization_config"]["history"]
-    assert history[-1]["healed"][0]["heal"] == "3x"
+    assert history[-1]["healed"][0]["heal"] == "4x"
 
 
 def test_a_model_that_was_pruned_earlier(checkpoint, text, small, tmp_path):

@@ -69,7 +69,7 @@ def test_the_gradient_and_the_judgement_are_those_of_the_stated_loss(family, nam
     outputs, whole = stated_loss(student, teacher, kind, batch, 0.7)
     wanted = torch.autograd.grad(whole, list(parameters.values()), allow_unused=True)
     targets = Targets(teacher, kind)
-    target = targets.of(0, batch, with_streams=True)
+    target = targets.of((0, 0), batch, with_streams=True)
     backpropagate(student, batch, target, targets, Size(len(batch.example), batch.real_tokens), 0.7)
     for parameter, expected in zip(parameters.values(), wanted, strict=True):
         found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -82,7 +82,7 @@ def test_a_model_equal_to_its_teacher_loses_nothing():
     teacher = zoo.build("bert")
     kind, batch = kind_of(teacher), zoo.sample(teacher).batches[0]
     targets = Targets(teacher, kind)
-    target = targets.of(0, batch, with_streams=True)
+    target = targets.of((0, 0), batch, with_streams=True)
     assert float(held_out_loss(teacher, batch, target, targets)) == pytest.approx(0.0, abs=1e-6)
     _, streams = heal_loss.forward_with_streams(teacher, batch)
     assert float(heal_loss.hidden_loss(batch, streams, target.streams).detach()) < 1e-3  # kept in bfloat16

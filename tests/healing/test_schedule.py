@@ -3,26 +3,29 @@
 import pytest
 
 from kprune import HealConfig
-from kprune.healing.schedule import Schedule
+from kprune.healing.schedule import PASSES_PER_PART, Schedule
 
 
-def test_each_pass_reads_every_batch_of_its_part_once():
-    schedule = Schedule(HealConfig(heal="5x"), [3, 4])
+def test_passes_read_every_batch_of_their_part_once_and_parts_take_turns():
+    schedule = Schedule(HealConfig(heal="9.5x"), [3, 4])
     places = schedule.places(0)
     steps = [next(places) for _ in range(schedule.steps)]
-    assert schedule.steps == 3 + 4 + 3 + 4 + 3
-    assert sorted(steps[:3]) == [(0, 0), (0, 1), (0, 2)]
-    assert sorted(steps[3:7]) == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert sorted(steps[7:10]) == sorted(steps[:3])
+    passes = [3] * PASSES_PER_PART + [4] * PASSES_PER_PART + [3, 2]
+    assert schedule.steps == sum(passes)
+    for number, size in enumerate(passes):
+        part, whole = number // PASSES_PER_PART % 2, (3, 4)[number // PASSES_PER_PART % 2]
+        read, steps = steps[:size], steps[size:]
+        assert len(set(read)) == size
+        assert set(read) <= {(part, batch) for batch in range(whole)}
 
 
 def test_a_later_start_continues_the_same_order():
-    schedule = Schedule(HealConfig(heal="3x", seed=3), [5, 2])
+    schedule = Schedule(HealConfig(heal="6x", seed=3), [5, 2])
     places = schedule.places(0)
-    steps = [next(places) for _ in range(12)]
-    for first in range(10):
+    steps = [next(places) for _ in range(26)]
+    for first in range(24):
         later = schedule.places(first)
-        assert [next(later) for _ in range(12 - first)] == steps[first:]
+        assert [next(later) for _ in range(26 - first)] == steps[first:]
 
 
 def test_the_rate_rises_to_its_peak_and_falls_to_zero():

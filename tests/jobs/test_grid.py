@@ -25,7 +25,7 @@ def test_settings_of_healing_need_healing():
         {"refit": False},
         {"heal": "2x", "heal_rate": 1e-3},
     )
-    with pytest.raises(KpruneError, match="sets heal_rate without heal; add heal=3x"):
+    with pytest.raises(KpruneError, match="sets heal_rate without heal; add heal=4x"):
         parse_method("kprune heal_rate=1e-3")
     with pytest.raises(KpruneError, match="5x are five passes"):
         parse_method("kprune heal=5")

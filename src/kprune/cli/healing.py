@@ -51,7 +51,7 @@ def heal_command(
 ) -> None:
     """Train FOLDER, a pruned model, toward the dense one on raw inputs, without labels, and write it to OUT.
 
-    A pass reads --tokens tokens; the next one reads others, as far as there are.
+    A pass reads --tokens tokens; after four passes, the next four read others, as far as there are.
     """
     config: HealConfig = take_config(HealConfig, dict(options))
     from kprune.checkpoints.processors import medium_of

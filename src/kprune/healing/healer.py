@@ -19,8 +19,8 @@ from kprune.config import HealConfig, RunConfig, combine_options
 from kprune.errors import KpruneError, NotFinite, UnsupportedModel
 from kprune.healing.heal_loss import backpropagate, held_out_loss
 from kprune.healing.result import Healed
-from kprune.healing.schedule import Schedule
-from kprune.healing.targets import Targets
+from kprune.healing.schedule import Schedule, with_rate
+from kprune.healing.targets import HELD_OUT, Targets
 from kprune.healing.text import Text, own_part, size_of, text_of
 from kprune.healing.training import Training
 from kprune.models.batches import Batch, Example
@@ -65,6 +65,7 @@ def heal(
     if isinstance(pruned, Pruned):
         config = replace(config, pooling=pruned.config.pooling)
     _require_pair(model, teacher, config)
+    config = with_rate(config, is_distribution=kind_of(model, pooling=config.pooling).is_distribution)
     text, examples = text_of(
         teacher, ordinary_batches(batches), judged_by and ordinary_batches(judged_by), config, pass_tokens
     )
@@ -150,7 +151,7 @@ class Healer:
         for number, batch in enumerate(self.text.held_out):
             own = own_part(batch)
             if own is not None:
-                target = self.targets.of(("held out", number), own, with_streams=False)
+                target = self.targets.of((HELD_OUT, number), own, with_streams=False)
                 total += held_out_loss(self.training.student, own, target, self.targets)
         all_reduce_sum([total])
         return float(total) / self.text.held_out_examples

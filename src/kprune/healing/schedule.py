@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,16 +12,30 @@ from kprune.config import HealConfig
 
 WARM_UP = 0.05
 """Share of the budget in which the learning rate rises."""
+PASSES_PER_PART = 4
+"""Passes in a row over one part of the text: new text costs a pass of the dense model, and that as much as two of the
+pruned one."""
 LEAST_JUDGEMENTS = 8
 """Times that the held-out text judges, at least."""
+
+RATE_OF_DISTRIBUTIONS = 2e-4
+"""The largest learning rate where outputs are distributions: few rows per step make the gradient noisy."""
+RATE_OF_VALUES = 1e-3
+"""The largest learning rate for embeddings and regression."""
 
 Place = tuple[int, int]
 """The number of a part of the text, and of a batch in it."""
 
 
+def with_rate(config: HealConfig, *, is_distribution: bool) -> HealConfig:
+    """The configuration with the usual learning rate, unless it names one."""
+    usual = RATE_OF_DISTRIBUTIONS if is_distribution else RATE_OF_VALUES
+    return replace(config, heal_rate=usual) if config.heal_rate is None else config
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of a run: passes over parts of the text, one after the other, each in a random order."""
+    """The steps of a run: some passes over each part of the text, one part after the other, each in a random order."""
 
     config: HealConfig
     sizes: Sequence[int]
@@ -33,7 +47,7 @@ class Schedule:
         if self.config.passes is None:
             return None
         whole, rest = divmod(self.config.passes, 1)
-        sizes = [self.sizes[number % len(self.sizes)] for number in range(int(whole) + 1)]
+        sizes = [self.sizes[self._part_of(number)] for number in range(int(whole) + 1)]
         return sum(sizes[:-1]) + math.ceil(rest * sizes[-1])
 
     @property
@@ -53,6 +67,7 @@ class Schedule:
 
     def rate(self, fraction: float) -> float:
         """The learning rate at a share of the budget: a warm-up, then half a cosine down to zero."""
+        assert self.config.heal_rate is not None
         if fraction < WARM_UP:
             return self.config.heal_rate * (fraction / WARM_UP)
         return self.config.heal_rate * 0.5 * (1.0 + math.cos(math.pi * (fraction - WARM_UP) / (1.0 - WARM_UP)))
@@ -61,11 +76,15 @@ class Schedule:
         """The batch of every step from step `first` on, without end."""
         step, number = 0, 0
         while True:
-            part = number % len(self.sizes)
+            part = self._part_of(number)
             if step + self.sizes[part] > first:
                 yield from ((part, batch) for batch in self._order(number, part)[max(first - step, 0) :])
             step += self.sizes[part]
             number += 1
+
+    def _part_of(self, number: int) -> int:
+        """The part of the text that a pass reads."""
+        return number // PASSES_PER_PART % len(self.sizes)
 
     def _order(self, number: int, part: int) -> list[int]:
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + number)

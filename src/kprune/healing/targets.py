@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,12 @@ from kprune.models.outputs import OutputKind, Prediction, next_token_rows
 from kprune.models.passes import forward, forward_with_streams, head_at, layers_of
 
 KEPT_BYTES = 2**30
-"""Tensors of the teacher that are kept; those of further batches are computed again in each pass."""
+"""Tensors of the teacher that are kept, of one part of the text; those of further batches are computed in each pass."""
+
+HELD_OUT = "held out"
+"""The part of the text that judges."""
+
+Key = tuple[int | str, int]
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,17 @@ class Targets:
 
     def __init__(self, teacher: PreTrainedModel, kind: OutputKind) -> None:
         self.teacher, self.kind = teacher, kind
-        self._kept: dict[Hashable, Target] = {}
-        self._room = KEPT_BYTES
+        self._kept: dict[Key, Target] = {}
 
     @torch.no_grad()
-    def of(self, key: Hashable, batch: Batch, *, with_streams: bool) -> Target:
-        """The target of a batch; `key` tells the batches apart."""
+    def of(self, key: Key, batch: Batch, *, with_streams: bool) -> Target:
+        """The target of a batch; `key` is its part of the text, and its number there."""
         if key in self._kept:
             return self._kept[key]
         target = self._compute(batch, with_streams)
-        self._room -= target.nbytes
-        if self._room >= 0:
+        if key[0] != HELD_OUT:  # a new part of the text takes the place of the last one
+            self._kept = {other: kept for other, kept in self._kept.items() if other[0] in (HELD_OUT, key[0])}
+        if target.nbytes + sum(kept.nbytes for kept in self._kept.values()) <= KEPT_BYTES:
             self._kept[key] = target
         return target
 

@@ -24,6 +24,7 @@ from kprune.data.tasks import Test
 from kprune.errors import NotFinite
 from kprune.evaluation.evaluator import Evaluation, evaluate
 from kprune.healing.healer import heal
+from kprune.healing.schedule import PASSES_PER_PART
 from kprune.jobs.preparation import Prepared, float32_copy, row_count, rows_from, token_count
 from kprune.models.outputs import Prediction
 from kprune.pruning.journal import FolderJournal, process_folder
@@ -33,8 +34,8 @@ from kprune.runtime.distributed import all_true, barrier, rank
 
 MOST_CHANGES = 100
 """Examples with another answer that an evaluation keeps, for its page."""
-MOST_PARTS = 20
-"""Passes of healing that may each read other text; the text is tokenised before."""
+MOST_PARTS = 8
+"""Parts of the text that healing reads one after the other, at most; the text is tokenised before."""
 
 Advance = Callable[[Progress], None]
 ShowProgress = Callable[[], AbstractContextManager[Advance]]
@@ -90,7 +91,7 @@ def heal_result(state: State) -> State:
 
 
 def healed(state: State, pruned: Pruned, advance: Advance) -> Pruned:
-    """A pruned model, healed as the job says, on as much other text as the passes read, then on the sample."""
+    """A pruned model, healed as the job says, on other text than its sample as far as there is."""
     if state.heal is None:
         return pruned
     prepared, run = state.prepared, replace(state.run, progress=advance)
@@ -102,16 +103,21 @@ def healed(state: State, pruned: Pruned, advance: Advance) -> Pruned:
 
 
 def text_for_passes(prepared: Prepared, config: HealConfig, tokens: int) -> list[dict[str, Tensor]]:
-    """Batches for passes of so many tokens each: text that the pruning has not seen, then the sample.
+    """Batches for passes of so many tokens each: text that the pruning has not seen, then the sample, as far as needed.
 
     The pruned model is fitted to its sample, so that other text teaches more.
     """
-    passes = MOST_PARTS if config.passes is None else min(MOST_PARTS, math.ceil(config.passes))
+    parts = MOST_PARTS
+    if config.passes is not None:
+        parts = min(MOST_PARTS, math.ceil(config.passes / PASSES_PER_PART) or 1)
     seen = row_count(prepared.batches) + row_count(prepared.judging)
     known = token_count(prepared.batches) + token_count(prepared.judging)
-    others = [] if prepared.draw_more is None else rows_from(prepared.draw_more(known + passes * tokens), seen)
-    is_enough = token_count(others) >= passes * tokens
-    return others if is_enough else [*others, *prepared.batches]
+    wanted = parts * tokens
+    others = [] if prepared.draw_more is None else rows_from(prepared.draw_more(known + wanted), seen)
+    missing = iter(prepared.batches)
+    while token_count(others) < wanted and (batch := next(missing, None)) is not None:
+        others.append(batch)
+    return others
 
 
 def evaluate_result(state: State) -> State:
