@@ -15,7 +15,7 @@ from kprune.healing.training import Training
 from kprune.models.pruned_shape import record_of
 from kprune.models.trainable import trainable_parameters
 
-SETTINGS = {"heal": "3x", "heal_rate": 1e-3, "step_tokens": 60}
+SETTINGS = {"heal": "3x", "heal_rate": 1e-3, "hidden_weight": 5.0, "step_tokens": 60}
 
 
 @pytest.fixture(scope="module")
