@@ -1,5 +1,8 @@
 """Selection of the units that stay: knowledge-preserving mask search (Algorithm 1)."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -70,4 +73,39 @@ def _group_ends(units: int, size: int) -> Tensor:
 
 def best_share(scores: Tensor, share: float) -> Tensor:
     """Boolean mask of the best `share` of one sublayer's units, rounded down (an ablation of the search)."""
-    return groups_of(scores, 1) < int(share * len(scores) + 1e-9)
+    return groups_of(scores, 1) < _count(share, len(scores))
+
+
+def even_shares(prices: Sequence[Tensor], is_head: Sequence[bool], budget: float) -> tuple[float, float]:
+    """The shares of heads and of neurons to keep in every sublayer.
+
+    A sublayer has few heads, so the two shares can hardly be equal within a budget. For each share of heads, neurons
+    take what is left of the budget; the pair of shares that differ least is chosen.
+    """
+    head_shares, neuron_shares = (
+        _shares([p for p, head in zip(prices, is_head, strict=True) if head == kind]) for kind in (True, False)
+    )
+
+    def cost(heads: float, neurons: float) -> float:
+        shares = [heads if head else neurons for head in is_head]
+        return sum(float(p[_count(share, len(p) - 1)]) for p, share in zip(prices, shares, strict=True))
+
+    best = (0.0, 0.0)
+    least = float("inf")
+    for heads in head_shares:
+        fitting = bisect_right(neuron_shares, budget, key=lambda neurons: cost(heads, neurons))
+        if fitting and abs(heads - neuron_shares[fitting - 1]) <= least:
+            best = heads, neuron_shares[fitting - 1]
+            least = abs(best[0] - best[1])
+    return best
+
+
+def _shares(prices: Sequence[Tensor]) -> list[float]:
+    """The shares that a kind's sublayers can keep, ascending; 1 if there are no such sublayers."""
+    units = {len(price) - 1 for price in prices}
+    return sorted({kept / count for count in units for kept in range(count + 1)}) or [1.0]
+
+
+def _count(share: float, units: int) -> int:
+    """Units of a share, rounded down."""
+    return int(share * units + 1e-9)

@@ -1,7 +1,8 @@
 """TextPruner (Yang et al., ACL 2022, demo): first-order Taylor importance, in equal steps; nothing is refitted.
 
-A unit's importance is |Σ g·m| over the sample, where g is the gradient of the loss with respect to the unit's mask m.
-The loss is the task's, with labels where they are given; else the dense model's own prediction is the label.
+A unit's importance is |Σ g·m| over a group of 32 examples, summed over groups, where g is the gradient of the loss with
+respect to the unit's mask m. The loss is the task's, with labels where they are given; else the dense model's own
+prediction is the label.
 """
 
 from __future__ import annotations
@@ -51,4 +52,4 @@ class TextPruner(OneShot):
         present = [sublayer for sublayer in sublayers if sublayer.units]
         sums = iter(task_gradients(model, present, self.run.shared)[1])
         none = torch.zeros(0, dtype=torch.float64)
-        return [next(sums).sum(0).abs() if sublayer.units else none for sublayer in sublayers]
+        return [next(sums).abs().sum(0) if sublayer.units else none for sublayer in sublayers]
