@@ -108,10 +108,8 @@ def fisher_search(
     fisher = torch.cat(list(fishers))
     costs = torch.cat([_costs_best_first(*each) for each in zip(fishers, prices, strict=True)])
     heads_at = torch.tensor(is_head).repeat_interleave(torch.tensor(sizes))
-    (heads, head_sums, head_costs), (neurons, neuron_sums, neuron_costs) = (
-        _best_first(numbers, fisher, costs)
-        for numbers in (heads_at.nonzero().squeeze(1), (~heads_at).nonzero().squeeze(1))
-    )
+    heads, head_sums, head_costs = _best_first(heads_at.nonzero().squeeze(1), fisher, costs)
+    neurons, neuron_sums, neuron_costs = _best_first((~heads_at).nonzero().squeeze(1), fisher, costs)
     affordable = int((head_costs <= budget).sum())
     counts = torch.searchsorted(neuron_costs, budget - head_costs[:affordable], right=True) - 1
     chosen = int((head_sums[:affordable] + neuron_sums[counts]).argmax())
@@ -131,8 +129,8 @@ def _costs_best_first(fisher: Tensor, price: Tensor) -> Tensor:
 def _best_first(numbers: Tensor, fisher: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers of units, best first, and the Fisher information and the cost of the first 0, 1, 2, … of them."""
     order = numbers[fisher[numbers].argsort(descending=True, stable=True)]
-    sums = (torch.cat([values.new_zeros(1), values[order].cumsum(0)]) for values in (fisher, costs))
-    return order, *sums
+    fisher_sums, cost_sums = (torch.cat([each.new_zeros(1), each[order].cumsum(0)]) for each in (fisher, costs))
+    return order, fisher_sums, cost_sums
 
 
 def rearrange(keep: Tensor, fisher: Tensor, vectors: Tensor) -> Tensor:
