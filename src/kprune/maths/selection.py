@@ -1,8 +1,5 @@
 """Selection of the units that stay: knowledge-preserving mask search (Algorithm 1)."""
 
-from bisect import bisect_right
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -73,39 +70,28 @@ def _group_ends(units: int, size: int) -> Tensor:
 
 def best_share(scores: Tensor, share: float) -> Tensor:
     """Boolean mask of the best `share` of one sublayer's units, rounded down (an ablation of the search)."""
-    return groups_of(scores, 1) < _count(share, len(scores))
+    return groups_of(scores, 1) < int(share * len(scores) + 1e-9)
 
 
-def even_shares(prices: Sequence[Tensor], is_head: Sequence[bool], budget: float) -> tuple[float, float]:
+def even_shares(prices: list[Tensor], is_head: list[bool], budget: float) -> tuple[float, float]:
     """The shares of heads and of neurons to keep in every sublayer.
 
     A sublayer has few heads, so the two shares can hardly be equal within a budget. For each share of heads, neurons
     take what is left of the budget; the pair of shares that differ least is chosen.
     """
-    head_shares, neuron_shares = (
-        _shares([p for p, head in zip(prices, is_head, strict=True) if head == kind]) for kind in (True, False)
-    )
-
-    def cost(heads: float, neurons: float) -> float:
-        shares = [heads if head else neurons for head in is_head]
-        return sum(float(p[_count(share, len(p) - 1)]) for p, share in zip(prices, shares, strict=True))
-
-    best = (0.0, 0.0)
-    least = float("inf")
-    for heads in head_shares:
-        fitting = bisect_right(neuron_shares, budget, key=lambda neurons: cost(heads, neurons))
-        if fitting and abs(heads - neuron_shares[fitting - 1]) <= least:
-            best = heads, neuron_shares[fitting - 1]
-            least = abs(best[0] - best[1])
-    return best
+    heads, head_costs = _shares_and_costs([p for p, head in zip(prices, is_head, strict=True) if head])
+    neurons, neuron_costs = _shares_and_costs([p for p, head in zip(prices, is_head, strict=True) if not head])
+    places = torch.searchsorted(neuron_costs, budget - head_costs, right=True) - 1
+    differences = (heads - neurons[places]).abs().masked_fill(places < 0, torch.inf)
+    best = len(heads) - 1 - int(differences.flip(0).argmin())  # of equal ones the one with most heads
+    return float(heads[best]), float(neurons[places[best]])
 
 
-def _shares(prices: Sequence[Tensor]) -> list[float]:
-    """The shares that a kind's sublayers can keep, ascending; 1 if there are no such sublayers."""
+def _shares_and_costs(prices: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The shares that sublayers can keep, ascending, and the cost of each; without sublayers 1, which costs nothing."""
     units = {len(price) - 1 for price in prices}
-    return sorted({kept / count for count in units for kept in range(count + 1)}) or [1.0]
-
-
-def _count(share: float, units: int) -> int:
-    """Units of a share, rounded down."""
-    return int(share * units + 1e-9)
+    shares = torch.tensor(sorted({kept / of for of in units for kept in range(of + 1)}) or [1.0], dtype=torch.float64)
+    costs = torch.zeros_like(shares)
+    for price in prices:
+        costs += price[(shares * (len(price) - 1) + 1e-9).long()]
+    return shares, costs
