@@ -334,19 +334,27 @@ def test_textpruner_removes_units_with_the_least_taylor_importance_step_by_step(
     masks = {sublayer: torch.ones(sublayer.units) for sublayer in run.sublayers}
     for step in (1, 2, 3):
         importance = taylor_importance(run, masks)
-        scores = [importance[s] / cost for s, cost in zip(run.sublayers, run.costs, strict=True)]
-        order = sorted(
-            ((float(score[n]), place, n) for place, score in enumerate(scores) for n in range(len(score))),
-            reverse=True,
-        )
-        spent, allowed = 0.0, run.dense * (1.0 - 0.5 * step / 3)
-        for sublayer in run.sublayers:
-            masks[sublayer] = torch.zeros(sublayer.units)
-        for _, place, n in order:
-            spent += run.costs[place]
-            if spent > allowed:
-                break
-            masks[run.sublayers[place]][n] = 1.0
+        left = run.dense * (1.0 - 0.5 * step / 3)
+        for kind in ("attention", "ffn"):
+            places = [place for place, sublayer in enumerate(run.sublayers) if sublayer.kind == kind]
+            dense = sum(run.costs[place] * run.sublayers[place].units for place in places)
+            allowed = left * dense / run.dense if kind == "attention" else left
+            order = sorted(
+                (
+                    (float(score), place, n)
+                    for place in places
+                    for n, score in enumerate(importance[run.sublayers[place]])
+                ),
+                reverse=True,
+            )
+            for place in places:
+                masks[run.sublayers[place]] = torch.zeros(run.sublayers[place].units)
+            for _, place, n in order:
+                if run.costs[place] > allowed:
+                    break
+                allowed -= run.costs[place]
+                left -= run.costs[place]
+                masks[run.sublayers[place]][n] = 1.0
     assert [mask.bool().tolist() for mask in masks.values()] == [keep.tolist() for keep in kept]
 
 
