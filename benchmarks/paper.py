@@ -25,7 +25,8 @@ import click
 import torch
 import transformers
 from machine import provenance
-from paper_page import found_in, refused_cells, write_page
+from paper_page import write_page
+from paper_runs import found_in, refused_cells
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.source import Source, fetch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -11,8 +10,9 @@ from statistics import mean
 from typing import Any
 
 from paper_reference import ABLATIONS, BERT, DISTILBERT, OPT, SAYS, SPEED
+from paper_runs import Found, cells_of, found_in, open_cells
 
-from kprune.jobs.results import read_results, read_runs
+from kprune.jobs.results import read_results
 from kprune.report.comparison_figures import draw_reduction, draw_sample_sizes, draw_sensitivity, draw_time
 from kprune.report.comparison_runs import (
     ALLOWED_LOSS,
@@ -25,8 +25,6 @@ from kprune.report.comparison_runs import (
 )
 
 RETRAINING = ("dynabert", "ebert")
-REFUSAL = "cannot reach a reduction"
-"""The words by which a method refuses a reduction that it can never reach."""
 SHORT = {
     "mnli": "train sample of 9,999 rows",
     "qnli": "train sample of 9,999 rows",
@@ -59,19 +57,6 @@ DIFFERENCES = """## What differs from the paper
 """
 
 Parts = Mapping[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Found:
-    """The runs of a part, and the cells that a method refused: task, method, reduction."""
-
-    runs: list[Run]
-    refused: set[tuple[str, str, float]]
-
-    def __add__(self, other: Found) -> Found:
-        return Found(self.runs + other.runs, self.refused | other.refused)
-
-
 Section = Callable[[Found, Path], list[str]]
 
 
@@ -91,23 +76,6 @@ def write_page(page: Path, results: Path, parts: Parts) -> None:
         text += [missing(found[part], parts[part]), ""]
     text += opt_table()
     page.write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
-
-
-def found_in(path: Path, pieces: Sequence[Any]) -> Found:
-    """The runs of a file that are planned; trials, with another sample or a limited test, are left out.
-
-    Of a task whose model changed, only the runs of the last model count.
-    """
-    planned = set(cells_of(pieces))
-    lines = [run for run in read_runs(path) if cell_of(run) in planned and run["limit"] is None]
-    source = {run["task"]: run.get("source") for run in lines}
-    lines = [run for run in lines if run.get("source") == source[run["task"]]]
-    return Found([run for run in lines if "error" not in run], refused_cells(lines))
-
-
-def refused_cells(lines: Sequence[Run]) -> set[tuple[str, str, float]]:
-    """Task, method and reduction of the lines in which a method says that it cannot go so far; others may pass."""
-    return {(line["task"], line["method"], line["reduction"]) for line in lines if REFUSAL in line.get("error", "")}
 
 
 def groups_of(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], list[Run]]:
@@ -131,29 +99,6 @@ def row(cells: Iterable[Any]) -> str:
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return [row(heading), "|" + "---|" * len(heading), *map(row, rows)]
-
-
-def cells_of(pieces: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Task, method, reduction, seed and tokens of every planned run."""
-    return [
-        (task, method, reduction, seed, piece.tokens)
-        for piece in pieces
-        for task in piece.tasks
-        for method in piece.methods
-        for reduction in piece.reductions
-        for seed in piece.seeds
-    ]
-
-
-def cell_of(run: Run) -> tuple[Any, ...]:
-    """What `cells_of` has of a run."""
-    return tuple(run[name] for name in ("task", "method", "reduction", "seed", "tokens"))
-
-
-def open_cells(found: Found, pieces: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The planned runs without a line, but for those that the method refuses."""
-    done = set(map(cell_of, found.runs))
-    return [cell for cell in cells_of(pieces) if cell not in done and cell[:3] not in found.refused]
 
 
 def missing(found: Found, pieces: Sequence[Any]) -> str:

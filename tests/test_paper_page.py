@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import paper
 import paper_page
+import paper_runs
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def test_a_page_of_few_lines_says_what_is_there_and_what_is_missing(written):
 def test_only_the_runs_of_a_tasks_last_model_count(tmp_path):
     lines = [line(seed=0, source="m@1", value=10.0), line(seed=1, source="m@2"), line(task="mrpc", source="n@1")]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    found = paper_page.found_in(tmp_path / "runs.jsonl", [Piece()])
+    found = paper_runs.found_in(tmp_path / "runs.jsonl", [Piece()])
     assert [run["source"] for run in found.runs] == ["m@2", "n@1"]
 
 
@@ -133,7 +134,7 @@ def test_all_methods_of_a_seed_share_one_grid():
     assert [grid.seeds for grid in planned] == [(seed,) for seed in range(5)]
     assert [len(grid.methods) for grid in planned] == [6, 6, 6, 2, 2]
     cells = {(cell.task, cell.method, cell.reduction, cell.seed, cell.tokens) for g in planned for cell in g.cells()}
-    assert cells == {cell for cell in paper_page.cells_of(paper.PARTS["figure1"]) if cell[0] == "sst2"}
+    assert cells == {cell for cell in paper_runs.cells_of(paper.PARTS["figure1"]) if cell[0] == "sst2"}
 
 
 def test_a_part_runs_in_pieces_and_resumes(tmp_path):
