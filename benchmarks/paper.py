@@ -1,13 +1,15 @@
 """Every table and figure of the K-prune paper on models of your own: runs or resumes the grids, and writes the page.
 
-    python benchmarks/paper.py --part figure1 --task sst2 --seed 0 --data DATA --model sst2=MODEL
+    python benchmarks/paper.py --part figure1 --reduction 0.8 --seed 0 --data DATA --model sst2=MODEL --list
+    python benchmarks/paper.py --part figure1 --reduction 0.8 --seed 0 --data DATA --model sst2=MODEL
     python benchmarks/paper.py --part speed --data DATA --model mrpc=MODEL
     python benchmarks/paper.py --page docs/paper.md
 
 Each part is a grid of `kprune compare` with a file of lines in `benchmarks/results/paper`: finished cells are skipped,
-and a stopped run resumes. Without `--seed`, a whole seed of all tasks comes before the next one. `speed` times the
-shapes that the runs of `table1` found. `--page` writes the page, and pictures beside it, from the lines that exist; it
-runs nothing. A file beside the lines has the commands and the machine of each part.
+and a stopped run resumes. Without `--seed`, a whole seed of all tasks comes before the next one. `--list` prints the
+runs that are left, and runs nothing. `speed` times the shapes that the runs of `table1` found. `--page` writes the
+page, and pictures beside it, from the lines that exist; it leaves out trials with another sample or a limited test. A
+file beside the lines has the commands and the machine of each part.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import torch
 import transformers
 from machine import provenance
 from paper_page import write_page
+from paper_runs import found_in, refused_cells
 from transformers import PreTrainedModel
 
 from kprune.checkpoints.source import Source, fetch
@@ -32,8 +35,9 @@ from kprune.deploy.runtimes import runtime_named
 from kprune.deploy.shape_variants import reshaped
 from kprune.deploy.timing import bind_inputs, random_inputs, time_interleaved
 from kprune.jobs.comparison import compare
-from kprune.jobs.grid import Grid
-from kprune.jobs.results import append_result, read_results, read_runs
+from kprune.jobs.grid import Cell, Grid
+from kprune.jobs.results import append_result, open_cells, read_results, read_runs
+from kprune.report.comparison_runs import ALLOWED_LOSS
 from kprune.runtime.devices import torch_threads
 
 RESULTS = Path(__file__).parent / "results/paper"
@@ -46,7 +50,7 @@ ABLATIONS = ("kprune", "kprune criterion=gradient", "kprune search=uniform", "kp
 RETRAINED = ("dynabert-w minutes=10", "dynabert-w minutes=60", "dynabert-d minutes=60", "ebert minutes=60")
 REDUCTIONS = (0.4, 0.6, 0.8)
 TOKENS, WHOLE_SPLIT = 100_000, 10**9
-SPEED_BATCH, SPEED_RUNTIMES, ALLOWED_LOSS = 32, ("torch", "onnxruntime"), 3.0
+SPEED_BATCH, SPEED_RUNTIMES = 32, ("torch", "onnxruntime")
 
 
 @dataclass(frozen=True)
@@ -104,20 +108,51 @@ PARTS = {
 
 
 def grids(part: str, models: dict[str, str], options: dict[str, Any]) -> Iterator[Grid]:
-    """The part's grids, restricted as the options say: a whole seed of all tasks before the next one."""
+    """The part's grids, restricted as the options say: a whole seed of all tasks before the next one.
+
+    Pieces that differ in methods alone are one grid, so that these share a sample and the dense model's test.
+    """
     for seed in sorted({seed for piece in PARTS[part] for seed in piece.seeds}):
+        together: dict[tuple[Any, ...], list[str]] = {}
         for piece in PARTS[part]:
-            chosen = {task: model for task, model in models.items() if task in piece.tasks}
-            methods = tuple(m for m in piece.methods if not options["methods"] or m in options["methods"])
-            reductions = tuple(r for r in piece.reductions if not options["reductions"] or r in options["reductions"])
-            is_wanted = seed in piece.seeds and (not options["seeds"] or seed in options["seeds"])
-            if chosen and methods and reductions and is_wanted:
-                tokens = options["tokens"] or piece.tokens
-                yield Grid(chosen, methods, reductions, (seed,), tokens, options["data"], options["limit"])
+            if seed in wanted(piece.seeds, options["seeds"]):
+                key = (piece.tasks, wanted(piece.reductions, options["reductions"]), options["tokens"] or piece.tokens)
+                together.setdefault(key, []).extend(wanted(piece.methods, options["methods"]))
+        for (tasks, reductions, tokens), methods in together.items():
+            chosen = {task: model for task, model in models.items() if task in tasks}
+            if chosen and methods and reductions:
+                yield Grid(chosen, tuple(methods), reductions, (seed,), tokens, options["data"], options["limit"])
+
+
+def wanted(planned: tuple[Any, ...], named: Sequence[Any]) -> tuple[Any, ...]:
+    """The planned values that were named, or all if none was."""
+    return tuple(value for value in planned if not named or value in named)
+
+
+def require_planned(part: str, models: dict[str, str], options: dict[str, Any]) -> None:
+    """Raise if an option names what the part does not have, or if no model is of its tasks: nothing would run."""
+    for name in ("task", "method", "reduction", "seed"):
+        planned = list(dict.fromkeys(value for piece in PARTS[part] for value in getattr(piece, f"{name}s")))
+        unknown = [value for value in options[f"{name}s"] if value not in planned]
+        if name == "task" and not unknown and not set(models) & set(planned):
+            unknown = list(models)
+        if unknown:
+            raise click.UsageError(
+                f"the part {part} has no {name} {unknown[0]}; it has {', '.join(map(str, planned))}."
+            )
+
+
+def left_of(grid: Grid, path: Path) -> list[Cell]:
+    """The grid's runs that have no line yet, but for those that the method refuses."""
+    refused = refused_cells(read_runs(path))
+    return [cell for cell in open_cells(grid, path) if (cell.task, cell.method, cell.reduction) not in refused]
 
 
 def fastest_within_loss(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each task and method, a run at the largest reduction that loses less than three points on average."""
+    """Of each task and method, the run of the lowest seed at the largest reduction that loses less than three points.
+
+    The loss is the mean over seeds.
+    """
     groups: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
     for run in runs:
         groups.setdefault((run["task"], run["method"], run["reduction"]), []).append(run)
@@ -149,7 +184,7 @@ def time_shapes(
 def measure_speed(models: dict[str, str], runs: Path, path: Path, seconds: float) -> None:
     """Append the measured speed-up of each task's and method's fastest run; those that are there are skipped."""
     done = {(line["task"], line["method"], line["reduction"], line["runtime"]) for line in read_results(path)}
-    chosen = fastest_within_loss([run for run in read_runs(runs) if "error" not in run])
+    chosen = fastest_within_loss(found_in(runs, PARTS["table1"]).runs)
     for task, folder in models.items():
         of_task = {run["method"]: run for run in chosen if run["task"] == task}
         dense = Source(fetch(folder)).load().float().eval() if of_task else None
@@ -174,11 +209,14 @@ def measure_speed(models: dict[str, str], runs: Path, path: Path, seconds: float
 @click.option("--reduction", "reductions", multiple=True, type=float, help="Only these of the part's reductions.")
 @click.option("--seed", "seeds", multiple=True, type=int, help="Only these of the part's seeds.")
 @click.option("--data", help="Folder with the data sets.  [default: the hub]")
-@click.option("--tokens", type=int, help="Another sample size; for trials.")
+@click.option("--tokens", type=int, help="Another sample size; for trials, which the page leaves out.")
 @click.option("--limit", type=int, help="Test examples, evenly spread; for trials.  [default: all]")
+@click.option("--list", "lists", is_flag=True, help="Print the runs that are left; run nothing.")
 @click.option("--seconds", default=20.0, show_default=True, help="Seconds per timed model.")
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the lines.")
-def main(part: str | None, page: Path | None, models: tuple[str, ...], results: Path, **options: Any) -> None:
+def main(
+    part: str | None, page: Path | None, models: tuple[str, ...], results: Path, lists: bool, **options: Any
+) -> None:
     """Run or resume a part of the paper's grids, or write the page."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -189,16 +227,31 @@ def main(part: str | None, page: Path | None, models: tuple[str, ...], results: 
         return
     assert part is not None
     chosen = {task: model for task, _, model in (each.partition("=") for each in models)}
+    unknown = [task for task in options["tasks"] if task not in chosen]
+    if unknown or not chosen:
+        raise click.UsageError(f"name the models to prune by --model {unknown[0] if unknown else 'TASK'}=MODEL.")
     chosen = {task: model for task, model in chosen.items() if not options["tasks"] or task in options["tasks"]}
-    if not chosen:
-        raise click.UsageError("name the models to prune by --model TASK=MODEL.")
     results.mkdir(parents=True, exist_ok=True)
     if part == "speed":
         measure_speed(chosen, results / "table1.jsonl", results / "speed.jsonl", options["seconds"])
         return
+    require_planned(part, chosen, options)
+    run_part(part, results, list(grids(part, chosen, options)), lists=lists)
+
+
+def run_part(part: str, results: Path, planned: Sequence[Grid], *, lists: bool) -> None:
+    """Run what is left of the part's grids, or print it."""
+    path = results / f"{part}.jsonl"
+    left = [(grid, left_of(grid, path)) for grid in planned]
+    if lists:
+        for cell in (cell for _, cells in left for cell in cells):
+            click.echo(f"{cell.task}: {cell.method}, {cell.reduction:.0%}, seed {cell.seed}, {cell.tokens:,} tokens")
+        click.echo(f"{sum(len(cells) for _, cells in left)} runs are left")
+        return
     append_result(results / f"{part}.commands.jsonl", provenance())
-    for grid in grids(part, chosen, options):
-        compare(grid, results / f"{part}.jsonl", finished=lambda line: click.echo(json.dumps(line)[:160]))
+    for grid, cells in left:
+        if cells:
+            compare(grid, path, finished=lambda line: click.echo(json.dumps(line)[:160]))
 
 
 if __name__ == "__main__":

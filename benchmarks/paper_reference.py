@@ -47,7 +47,8 @@ SAYS = {
     "temperature": "The curves are weakly sensitive; γ = 2 is its setting, γ = 1.5 a little better.",
     "rep_weight": "λ = 0 and 2.5e-4 are its settings; representations alone (the right end) are poor, and at 80 % some "
     "weight on them helps, most at 2.5e-3.",
-    "head_weight": "μ between 32 and 128 is good at every reduction, other values are much worse; 64 is its setting.",
+    "head_weight": "μ between 32 and 128 is good at every reduction, much lower or higher values are far worse; 64 is "
+    "its setting.",
     "samples": "It uses 100,000 tokens, and shows no other size.",
     "figure3": "The values are only drawn. K-prune is as accurate as Kwon et al., EBERT and DynaBERT or better, in up "
     "to 422 times less time.",

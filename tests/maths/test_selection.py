@@ -1,8 +1,18 @@
+from itertools import product
+
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kprune.maths.selection import best_pair, best_share, groups_of, kept_by_count, select_groups, select_units
+from kprune.maths.selection import (
+    best_pair,
+    best_share,
+    even_shares,
+    groups_of,
+    kept_by_count,
+    select_groups,
+    select_units,
+)
 
 units = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([3.0, 40.0])), min_size=1, max_size=60)
 
@@ -133,3 +143,30 @@ def test_the_best_pair_agrees_with_trying_all(first, second, budget):
     ]
     kept, costs = zip(*columns, strict=True)
     assert best_pair(kept, costs, budget) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=0, max_size=3),
+    st.lists(st.integers(1, 9), min_size=0, max_size=3),
+    st.floats(0.01, 1.0),
+)
+def test_even_shares_are_the_closest_pair_within_the_budget(heads, neurons, part):
+    if not heads and not neurons:
+        return
+    prices = [7.0 * torch.arange(n + 1) for n in heads] + [torch.arange(n + 1.0) for n in neurons]
+    is_head = [True] * len(heads) + [False] * len(neurons)
+    budget = part * sum(float(price[-1]) for price in prices)
+
+    def shares(counts):
+        return sorted({k / n for n in counts for k in range(n + 1)}) or [1.0]
+
+    def cost(one, two):
+        counts = [int((one if head else two) * (len(p) - 1) + 1e-9) for p, head in zip(prices, is_head, strict=True)]
+        return sum(float(price[count]) for price, count in zip(prices, counts, strict=True))
+
+    pairs = [pair for pair in product(shares(heads), shares(neurons)) if cost(*pair) <= budget]
+    most = {one: max(two for first, two in pairs if first == one) for one, _ in pairs}
+    found = even_shares(prices, is_head, budget)
+    assert most[found[0]] == found[1]
+    assert abs(found[0] - found[1]) == min(abs(one - two) for one, two in most.items())

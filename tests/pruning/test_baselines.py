@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kprune import KpruneError, Pruner, prune
+from kprune.deploy.latency import Latency
 from kprune.maths.least_squares import LeastSquares
 from kprune.models.hooks import masked
 from kprune.models.resize import shrink
@@ -140,7 +141,8 @@ def test_kwons_search_is_the_best_of_all_choices(heads, neurons, head_cost, neur
     fishers = [torch.tensor(heads, dtype=torch.float64), torch.tensor(neurons, dtype=torch.float64)]
     costs = [float(head_cost), float(neuron_cost)]
     budget = share * (head_cost * len(heads) + neuron_cost * len(neurons))
-    masks = kwon.fisher_search(fishers, [True, False], costs, budget)
+    prices = [cost * torch.arange(len(fisher) + 1.0) for cost, fisher in zip(costs, fishers, strict=True)]
+    masks = kwon.fisher_search(fishers, [True, False], prices, budget)
     spent = sum(cost * int(mask.sum()) for cost, mask in zip(costs, masks, strict=True))
     assert spent <= budget
     found = sum(float(fisher[mask].sum()) for fisher, mask in zip(fishers, masks, strict=True))
@@ -152,6 +154,25 @@ def test_kwons_search_is_the_best_of_all_choices(heads, neurons, head_cost, neur
                     for others in combinations(neurons, n):
                         best = max(best, float(sum(chosen) + sum(others)))
     assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize("method", ["kwon", "liar", "textpruner", "wanda-sp"])
+def test_a_budget_of_milliseconds_is_kept(method, shared_pruner):
+    """The first units of a sublayer cost far more than the others, so that a mean cost per unit misleads."""
+    tables = {"attention": [(0, 0.0), (1, 3.0), (4, 4.0)], "ffn": [(0, 0.0), (16, 8.0), (48, 9.0)]}
+    latency = Latency("cpu", "torch", 1, 1, 8, dense=40.0, fixed=1.0, tables=tables, whole=[(0.0, 0.0), (39.0, 39.0)])
+    for reduction in (0.3, 0.5):
+        made = shared_pruner.with_config(method=method, budget=latency.budget, **tiny.QUICK.get(method, {}))
+        pairs = zip(find(shared_pruner.model), made.prune(reduction).steps, strict=True)
+        assert sum(float(latency.price(s)[len(step.kept)]) for s, step in pairs) <= (1.0 - reduction) * 39.0
+
+
+def test_kcms_largest_reduction_can_be_asked_for(shared_pruner):
+    made = shared_pruner.with_config(method="kcm")
+    with pytest.raises(KpruneError, match="ask for at most") as refused:
+        made.prune(0.9)
+    largest = float(str(refused.value).rsplit(" ", 1)[1].rstrip("."))
+    assert made.prune(largest).reduction >= largest
 
 
 @settings(max_examples=60, deadline=None)
@@ -313,34 +334,46 @@ def test_textpruner_removes_units_with_the_least_taylor_importance_step_by_step(
     masks = {sublayer: torch.ones(sublayer.units) for sublayer in run.sublayers}
     for step in (1, 2, 3):
         importance = taylor_importance(run, masks)
-        scores = [importance[s] / cost for s, cost in zip(run.sublayers, run.costs, strict=True)]
-        order = sorted(
-            ((float(score[n]), place, n) for place, score in enumerate(scores) for n in range(len(score))),
-            reverse=True,
-        )
-        spent, allowed = 0.0, run.dense * (1.0 - 0.5 * step / 3)
-        for sublayer in run.sublayers:
-            masks[sublayer] = torch.zeros(sublayer.units)
-        for _, place, n in order:
-            spent += run.costs[place]
-            if spent > allowed:
-                break
-            masks[run.sublayers[place]][n] = 1.0
+        left = run.dense * (1.0 - 0.5 * step / 3)
+        for kind in ("attention", "ffn"):
+            places = [place for place, sublayer in enumerate(run.sublayers) if sublayer.kind == kind]
+            dense = sum(run.costs[place] * run.sublayers[place].units for place in places)
+            allowed = left * dense / run.dense if kind == "attention" else left
+            order = sorted(
+                (
+                    (float(score), place, n)
+                    for place in places
+                    for n, score in enumerate(importance[run.sublayers[place]])
+                ),
+                reverse=True,
+            )
+            for place in places:
+                masks[run.sublayers[place]] = torch.zeros(run.sublayers[place].units)
+            for _, place, n in order:
+                if run.costs[place] > allowed:
+                    break
+                allowed -= run.costs[place]
+                left -= run.costs[place]
+                masks[run.sublayers[place]][n] = 1.0
     assert [mask.bool().tolist() for mask in masks.values()] == [keep.tolist() for keep in kept]
 
 
 def taylor_importance(run, masks):
-    """|Σ g·m| of every unit by one mask for the whole sample, of a model whose removed units are masked."""
-    total = {sublayer: torch.zeros(sublayer.units, dtype=torch.float64) for sublayer in run.sublayers}
+    """Σ over groups of 32 examples of |Σ g·m|, of every unit of a model whose removed units are masked."""
+    groups = -(-run.shared.sample.examples // 32)
+    assert groups > 1
+    total = {sublayer: torch.zeros(groups, sublayer.units, dtype=torch.float64) for sublayer in run.sublayers}
     for number, batch in enumerate(run.shared.sample.batches):
-        leaves = {sublayer: mask.clone().requires_grad_() for sublayer, mask in masks.items()}
-        with masked(leaves):
-            logits = run.student(**batch.inputs).logits
-        labels = run.shared.predictions[number].values.argmax(-1) if batch.labels is None else batch.labels
-        torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
-        for sublayer, leaf in leaves.items():
-            total[sublayer] += (leaf.grad * leaf.detach()).double()
-    return {sublayer: values.abs() for sublayer, values in total.items()}
+        for group in (batch.example // 32).unique().tolist():
+            rows = batch.example // 32 == group
+            leaves = {sublayer: mask.clone().requires_grad_() for sublayer, mask in masks.items()}
+            with masked(leaves):
+                logits = run.student(**{name: value[rows] for name, value in batch.inputs.items()}).logits
+            labels = run.shared.predictions[number].values.argmax(-1) if batch.labels is None else batch.labels
+            torch.nn.functional.cross_entropy(logits, labels[rows], reduction="sum").backward()
+            for sublayer, leaf in leaves.items():
+                total[sublayer][group] += (leaf.grad * leaf.detach()).double()
+    return {sublayer: values.abs().sum(0) for sublayer, values in total.items()}
 
 
 def test_more_steps_of_textpruner_measure_more_often(shared_pruner):

@@ -9,6 +9,7 @@ import torch
 from kprune import KpruneError, Pruner
 from kprune.models.resize import columns_of
 from kprune.models.sublayer import find
+from kprune.models.subnetwork import shrunk
 from kprune.pruning.baselines import training
 from kprune.pruning.baselines.dynabert import DynaBERTDepth, DynaBERTWidth, kept_layers
 from kprune.pruning.budgets import budget_named
@@ -80,6 +81,21 @@ def test_the_loss_is_the_outputs_error_and_that_of_the_hidden_states(kind):
     pairs = zip(ours.hidden_states[1:], theirs.hidden_states[1:], strict=True)
     hidden = sum((one[batch.mask] - other[batch.mask]).square().mean() for one, other in pairs)
     torch.testing.assert_close(found, outputs + 0.5 * hidden, rtol=1e-4, atol=1e-5)
+
+
+def test_hidden_states_are_compared_where_the_next_layer_that_stays_begins():
+    """A teacher's layer that the student lacks is learned by the layer below it, as in DynaBERT's code."""
+    teacher = tiny.tiny_model(num_hidden_layers=LAYERS)
+    masks = [torch.full((s.units,), s.index in (0, 2)) for s in find(teacher)]
+    student = shrunk(tiny.tiny_model(num_hidden_layers=LAYERS, seed=1), masks)
+    (batch,) = tiny.sample_of(tiny.texts(6), tokens=10_000).batches
+    kind = Pruner(teacher, tiny.batched(tiny.texts(16)), ridge=1e-2).shared.predictions.kind
+    target = training.target_of(kind, teacher, batch)
+    found = [training.distillation_loss(kind, student, target, batch, weight) for weight in (0.0, 1.0)]
+    ours, theirs = (model(**batch.inputs, output_hidden_states=True).hidden_states for model in (student, teacher))
+    # hidden_states[2] enters layer 2, the next that stays; hidden_states[4] is the last.
+    expected = sum((ours[n][batch.mask] - theirs[n][batch.mask]).square().mean() for n in (2, 4))
+    torch.testing.assert_close(found[1] - found[0], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["dynabert-w", "dynabert-d"])

@@ -1,13 +1,9 @@
 """FLAP and Wanda-sp against brute force, and on every family."""
 
-from itertools import product
-
 import pytest
 import torch
 import zoo
 from dense_features import FAMILIES, dense_features, dense_run, features_of, pruner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kprune import Pruner
 from kprune.models import passes
@@ -119,33 +115,6 @@ def test_wanda_keeps_the_same_share_of_every_sublayer_of_a_kind(family):
             keep = mask_of(step.kept, step.units)
             if keep.any() and not keep.all():
                 assert float(scores[keep].min()) >= float(scores[~keep].max())
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(1, 4), min_size=0, max_size=3),
-    st.lists(st.integers(1, 9), min_size=0, max_size=3),
-    st.floats(0.01, 1.0),
-)
-def test_even_shares_are_the_closest_pair_within_the_budget(heads, neurons, part):
-    if not heads and not neurons:
-        return
-    prices = [7.0 * torch.arange(n + 1) for n in heads] + [torch.arange(n + 1.0) for n in neurons]
-    is_head = [True] * len(heads) + [False] * len(neurons)
-    budget = part * sum(float(price[-1]) for price in prices)
-
-    def shares(counts):
-        return sorted({k / n for n in counts for k in range(n + 1)}) or [1.0]
-
-    def cost(one, two):
-        counts = [int((one if head else two) * (len(p) - 1) + 1e-9) for p, head in zip(prices, is_head, strict=True)]
-        return sum(float(price[count]) for price, count in zip(prices, counts, strict=True))
-
-    pairs = [pair for pair in product(shares(heads), shares(neurons)) if cost(*pair) <= budget]
-    most = {one: max(two for first, two in pairs if first == one) for one, _ in pairs}
-    found = wanda_sp.even_shares(prices, is_head, budget)
-    assert most[found[0]] == found[1]
-    assert abs(found[0] - found[1]) == min(abs(one - two) for one, two in most.items())
 
 
 @pytest.mark.parametrize("name", zoo.marked(zoo.ZOO))

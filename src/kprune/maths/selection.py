@@ -71,3 +71,27 @@ def _group_ends(units: int, size: int) -> Tensor:
 def best_share(scores: Tensor, share: float) -> Tensor:
     """Boolean mask of the best `share` of one sublayer's units, rounded down (an ablation of the search)."""
     return groups_of(scores, 1) < int(share * len(scores) + 1e-9)
+
+
+def even_shares(prices: list[Tensor], is_head: list[bool], budget: float) -> tuple[float, float]:
+    """The shares of heads and of neurons to keep in every sublayer.
+
+    A sublayer has few heads, so the two shares can hardly be equal within a budget. For each share of heads, neurons
+    take what is left of the budget; the pair of shares that differ least is chosen.
+    """
+    heads, head_costs = _shares_and_costs([p for p, head in zip(prices, is_head, strict=True) if head])
+    neurons, neuron_costs = _shares_and_costs([p for p, head in zip(prices, is_head, strict=True) if not head])
+    places = torch.searchsorted(neuron_costs, budget - head_costs, right=True) - 1
+    differences = (heads - neurons[places]).abs().masked_fill(places < 0, torch.inf)
+    best = len(heads) - 1 - int(differences.flip(0).argmin())  # of equal ones the one with most heads
+    return float(heads[best]), float(neurons[places[best]])
+
+
+def _shares_and_costs(prices: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The shares that sublayers can keep, ascending, and the cost of each; without sublayers 1, which costs nothing."""
+    units = {len(price) - 1 for price in prices}
+    shares = torch.tensor(sorted({kept / of for of in units for kept in range(of + 1)}) or [1.0], dtype=torch.float64)
+    costs = torch.zeros_like(shares)
+    for price in prices:
+        costs += price[(shares * (len(price) - 1) + 1e-9).long()]
+    return shares, costs

@@ -6,7 +6,7 @@ that fits the budget is fine-tuned on the labels at the end. At a reduction of 0
 width and depth, (0.25, 1) and (0.5, 0.5); other reductions have another width.
 
 Differences: no augmented data; embeddings are not trained, so that their own error is left out; a removed layer keeps
-its norms and biases, as in all models of kprune; hidden states are compared after the layers that a network has.
+its norms and biases, as in all models of kprune.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kprune.maths.selection import best_share
+from kprune.maths.selection import best_share, even_shares
 from kprune.models.batches import Batch
 from kprune.models.subnetwork import Subnetwork, shrunk
 from kprune.pruning.baselines.one_shot import OneShot
@@ -33,7 +33,6 @@ from kprune.pruning.baselines.training import (
     train,
     training_batches,
 )
-from kprune.pruning.baselines.wanda_sp import even_shares
 
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 """Multipliers of networks that are trained beside the final one, as far as they are wider."""

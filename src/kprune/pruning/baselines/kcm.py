@@ -6,14 +6,16 @@ confidence. Only neurons are removed, so a reduction beyond the FFN blocks' shar
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from kprune.errors import KpruneError
 from kprune.pruning.baselines.feature_moments import feature_moments
-from kprune.pruning.baselines.kwon import MaskTuning
-from kprune.pruning.baselines.one_shot import require_scipy, select_single_units
+from kprune.pruning.baselines.kwon import MaskTuning, require_scipy
+from kprune.pruning.baselines.one_shot import select_single_units
 
 WIDTH = 1.0
 """σ of the kernel."""
@@ -53,7 +55,7 @@ class KCM(MaskTuning):
 
     def _require_reachable(self) -> None:
         if self.run.remaining < self._cost_of_heads:
-            reachable = 1.0 - self._cost_of_heads / self.run.dense
+            reachable = math.floor(1000 * (1.0 - self._cost_of_heads / self.run.dense)) / 1000
             raise KpruneError(
                 f"kcm removes neurons only and cannot reach a reduction of {self.config.reduction}; "
                 f"ask for at most {reachable:.3f}."

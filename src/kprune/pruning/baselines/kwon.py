@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kprune.errors import KpruneError
 from kprune.maths.least_squares import LeastSquares
 from kprune.models.resize import shrink
 from kprune.models.sublayer import Sublayer
-from kprune.pruning.baselines.one_shot import OneShot, require_scipy
+from kprune.pruning.baselines.one_shot import OneShot
 from kprune.pruning.baselines.task_gradients import task_gradients
 from kprune.pruning.budgets import budget_named
 from kprune.pruning.refit import Fit
@@ -26,6 +27,14 @@ from kprune.pruning.run import Run
 
 DAMP = 1.0
 LARGEST_MASK = 10.0
+
+
+def require_scipy(method: str) -> None:
+    """Raise if scipy is not installed."""
+    try:
+        import scipy  # noqa: F401
+    except ImportError as error:
+        raise KpruneError(f"the method {method} needs scipy: pip install 'kprune[data]'.") from error
 
 
 class MaskTuning(OneShot):
@@ -83,35 +92,45 @@ class Kwon(MaskTuning):
     def _rearranged(self, budget: float) -> list[Tensor]:
         fishers, vectors = self._gradients
         is_head = [sublayer.kind == "attention" for sublayer in self.run.sublayers]
-        masks = fisher_search(fishers, is_head, self.run.costs, budget)
+        masks = fisher_search(fishers, is_head, self.run.prices, budget)
         return [rearrange(*each) for each in zip(masks, fishers, vectors, strict=True)]
 
 
 def fisher_search(
-    fishers: Sequence[Tensor], is_head: Sequence[bool], costs: Sequence[float], budget: float
+    fishers: Sequence[Tensor], is_head: Sequence[bool], prices: Sequence[Tensor], budget: float
 ) -> list[Tensor]:
     """Masks with the largest sum of Fisher information that the budget allows.
 
-    All heads cost the same and so do all neurons. For each number of heads, the best choice is the heads with the most
-    Fisher information, and as many neurons as the remaining budget allows.
+    Heads stay best first over all sublayers, and so do neurons. For each number of heads, as many neurons stay as the
+    rest of the budget allows; the best pair is taken. `prices` are the costs of 0, 1, 2, … units of each sublayer.
     """
     sizes = [len(fisher) for fisher in fishers]
+    fisher = torch.cat(list(fishers))
+    costs = torch.cat([_costs_best_first(*each) for each in zip(fishers, prices, strict=True)])
     heads_at = torch.tensor(is_head).repeat_interleave(torch.tensor(sizes))
-    fisher_of_all = torch.cat(list(fishers))
-    head_cost = max((cost for cost, head in zip(costs, is_head, strict=True) if head), default=1.0)
-    neuron_cost = max((cost for cost, head in zip(costs, is_head, strict=True) if not head), default=1.0)
-    heads, neurons = fisher_of_all[heads_at], fisher_of_all[~heads_at]
-    best_heads = torch.cat([heads.new_zeros(1), heads.sort(descending=True).values.cumsum(0)])
-    best_neurons = torch.cat([neurons.new_zeros(1), neurons.sort(descending=True).values.cumsum(0)])
-    counts = torch.arange(len(best_heads))
-    counts = counts[counts * head_cost <= budget]
-    room = ((budget - counts * head_cost) / neuron_cost).floor().clamp(max=len(neurons)).long()
-    chosen = int((best_heads[counts] + best_neurons[room]).argmax())
-    keep = torch.zeros(len(fisher_of_all), dtype=torch.bool)
-    for positions, count in ((heads_at, int(counts[chosen])), (~heads_at, int(room[chosen]))):
-        numbers = positions.nonzero().squeeze(1)
-        keep[numbers[fisher_of_all[numbers].argsort(descending=True, stable=True)[:count]]] = True
+    heads, head_sums, head_costs = _best_first(heads_at.nonzero().squeeze(1), fisher, costs)
+    neurons, neuron_sums, neuron_costs = _best_first((~heads_at).nonzero().squeeze(1), fisher, costs)
+    affordable = int((head_costs <= budget).sum())
+    counts = torch.searchsorted(neuron_costs, budget - head_costs[:affordable], right=True) - 1
+    chosen = int((head_sums[:affordable] + neuron_sums[counts]).argmax())
+    keep = torch.zeros(len(fisher), dtype=torch.bool)
+    keep[heads[:chosen]] = True
+    keep[neurons[: int(counts[chosen])]] = True
     return list(keep.split(sizes))
+
+
+def _costs_best_first(fisher: Tensor, price: Tensor) -> Tensor:
+    """What each unit adds to the price of its sublayer when the best ones are taken first."""
+    costs = torch.empty_like(price[1:])
+    costs[fisher.argsort(descending=True, stable=True)] = price.diff()
+    return costs
+
+
+def _best_first(numbers: Tensor, fisher: Tensor, costs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers of units, best first, and the Fisher information and the cost of the first 0, 1, 2, … of them."""
+    order = numbers[fisher[numbers].argsort(descending=True, stable=True)]
+    fisher_sums, cost_sums = (torch.cat([each.new_zeros(1), each[order].cumsum(0)]) for each in (fisher, costs))
+    return order, fisher_sums, cost_sums
 
 
 def rearrange(keep: Tensor, fisher: Tensor, vectors: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from kprune.errors import KpruneError
 from kprune.maths.selection import select_groups
 from kprune.pruning.method import Choice, Method
 from kprune.runtime.distributed import broadcast
@@ -46,11 +45,3 @@ class OneShot(Method):
 def select_single_units(scores: list[Tensor], prices: list[Tensor], budget: float) -> list[Tensor]:
     """Masks of the units that stay, by scores over all sublayers, without groups."""
     return select_groups(scores, prices, [1] * len(scores), budget)
-
-
-def require_scipy(method: str) -> None:
-    """Raise if scipy is not installed."""
-    try:
-        import scipy  # noqa: F401
-    except ImportError as error:
-        raise KpruneError(f"the method {method} needs scipy: pip install 'kprune[data]'.") from error

@@ -1,7 +1,8 @@
 """TextPruner (Yang et al., ACL 2022, demo): first-order Taylor importance, in equal steps; nothing is refitted.
 
-A unit's importance is |Σ g·m| over the sample, where g is the gradient of the loss with respect to the unit's mask m.
-The loss is the task's, with labels where they are given; else the dense model's own prediction is the label.
+A unit's importance is |Σ g·m| over a group of 32 examples, summed over groups, where g is the gradient of the loss with
+respect to the unit's mask m. The loss is the task's, with labels where they are given; else the dense model's own
+prediction is the label. Heads and neurons are ranked apart; the same share of the cost of each stays.
 """
 
 from __future__ import annotations
@@ -33,13 +34,25 @@ class TextPruner(OneShot):
             if not any(bool(keep.any()) for keep in masks):
                 break
             budget = run.dense + (run.remaining - run.dense) * step / steps
-            importance = self._importance(masks)
             scores = [
-                torch.full(keep.shape, -1.0, dtype=torch.float64).masked_scatter(keep, values / cost)
-                for keep, values, cost in zip(masks, importance, run.costs, strict=True)
+                torch.full(keep.shape, -1.0, dtype=torch.float64).masked_scatter(keep, values)
+                for keep, values in zip(masks, self._importance(masks), strict=True)
             ]
-            kept = select_single_units(scores, run.prices, budget)
-            masks = [before & now for before, now in zip(masks, kept, strict=True)]
+            masks = [before & now for before, now in zip(masks, self._selected(scores, budget), strict=True)]
+        return masks
+
+    def _selected(self, scores: Sequence[Tensor], budget: float) -> list[Tensor]:
+        """Masks of the best heads, within their share of the budget, and of the best neurons, within what is left."""
+        run, masks, left = self.run, [torch.zeros(0)] * len(scores), budget
+        for kind in ("attention", "ffn"):
+            places = [place for place, sublayer in enumerate(run.sublayers) if sublayer.kind == kind]
+            prices = [run.prices[place] for place in places]
+            share = sum(float(price[-1]) for price in prices) / run.dense
+            allowed = budget * share if kind == "attention" else left
+            kept = select_single_units([scores[place] for place in places], prices, allowed) if places else []
+            for place, price, keep in zip(places, prices, kept, strict=True):
+                masks[place] = keep
+                left -= float(price[int(keep.sum())])
         return masks
 
     def _importance(self, masks: Sequence[Tensor]) -> list[Tensor]:
@@ -51,4 +64,4 @@ class TextPruner(OneShot):
         present = [sublayer for sublayer in sublayers if sublayer.units]
         sums = iter(task_gradients(model, present, self.run.shared)[1])
         none = torch.zeros(0, dtype=torch.float64)
-        return [next(sums).sum(0).abs() if sublayer.units else none for sublayer in sublayers]
+        return [next(sums).abs().sum(0) if sublayer.units else none for sublayer in sublayers]

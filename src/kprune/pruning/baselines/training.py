@@ -15,7 +15,7 @@ from kprune.errors import KpruneError, NotFinite
 from kprune.maths.losses import divergence, squared_error
 from kprune.models.batches import Batch, Sample
 from kprune.models.outputs import CLASSIFICATION, REGRESSION, OutputKind, Prediction
-from kprune.models.passes import call, forward_with_streams
+from kprune.models.passes import call, forward_with_streams, layers_of
 from kprune.models.sublayer import find
 from kprune.models.trainable import trainable_parameters
 from kprune.pruning.criteria import task_loss
@@ -70,10 +70,10 @@ def distillation_loss(
     batch: Batch,
     hidden_weight: float,
 ) -> Tensor:
-    """Error of the outputs, plus weight times that of the hidden states after each layer that the student has.
+    """Error of the outputs, plus weight times that of the hidden states.
 
     Outputs: the divergence from the teacher's distribution, or the squared error of values, per example. Hidden states:
-    the mean squared error over real tokens and dimensions, summed over layers.
+    the mean squared error over real tokens and dimensions, summed over the layers of `compared_layers`.
     """
     wanted, states = target
     outputs, streams = forward_with_streams(student, batch)
@@ -82,9 +82,17 @@ def distillation_loss(
         loss = divergence(rows.values, wanted.values, rows.weights, 1.0).sum()
     else:
         loss = squared_error(rows.values, wanted.values, rows.weights).sum()
-    layers = sorted({sublayer.index for sublayer in find(student) if sublayer.units})
-    errors = [(batch.real(streams[n]) - batch.real(states[n])).square().mean() for n in layers]
-    return loss / len(batch.example) + hidden_weight * torch.stack([loss.new_zeros(()), *errors]).sum()
+    errors = [(batch.real(streams[n]) - batch.real(states[n])).square().mean() for n in compared_layers(student)]
+    return loss / len(batch.example) + hidden_weight * torch.stack(errors).sum()
+
+
+def compared_layers(model: PreTrainedModel) -> list[int]:
+    """Numbers of the layers after which hidden states are compared: the last one, and those below a layer with units.
+
+    A layer that stays thus learns what the removed ones above it did, as in DynaBERT's code.
+    """
+    with_units = {sublayer.index for sublayer in find(model) if sublayer.units}
+    return sorted({number - 1 for number in with_units if number} | {len(layers_of(model)) - 1})
 
 
 def fine_tuning_loss(kind: OutputKind, model: PreTrainedModel, batch: Batch) -> Tensor:
