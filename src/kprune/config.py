@@ -185,7 +185,7 @@ class HealConfig:
     )
     heal_rate: float | None = option(
         None,
-        "Largest learning rate of --heal.  [default: 2e-4; 1e-3 for embeddings and regression]",
+        "Largest learning rate of --heal.  [default: 2e-4; 1e-3 for embeddings]",
         least=0.0,
         below=1.0,
         example="2e-4 is usual; little text needs less",

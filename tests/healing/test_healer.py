@@ -11,6 +11,7 @@ import zoo
 import kprune
 from kprune import HealConfig, KpruneError
 from kprune.healing import healer
+from kprune.healing.schedule import RATE, RATE_OF_EMBEDDINGS
 from kprune.healing.training import Training
 from kprune.models.pruned_shape import record_of
 from kprune.models.trainable import trainable_parameters
@@ -230,3 +231,11 @@ def test_every_family_and_kind_is_healed(name, kind):
     assert result.steps > 0
     assert result.loss[1] < result.loss[0]
     assert {name: value.shape for name, value in before.items()} == {n: v.shape for n, v in state(result.model).items()}
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("regression", RATE), ("embedding", RATE_OF_EMBEDDINGS)])
+def test_the_usual_rate_depends_on_the_outputs(kind, rate):
+    dense = tiny.tiny_model(kind=kind)
+    text = tiny.batched(tiny.texts(16))
+    result = kprune.heal(tiny.tiny_model(kind=kind, seed=1), dense, text, heal="0.1x")
+    assert result.config.heal_rate == rate

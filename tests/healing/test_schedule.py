@@ -3,7 +3,7 @@
 import pytest
 
 from kprune import HealConfig
-from kprune.healing.schedule import PASSES_PER_PART, Schedule
+from kprune.healing.schedule import PASSES_PER_PART, RATE, RATE_OF_EMBEDDINGS, Schedule, with_rate
 
 
 def test_passes_read_every_batch_of_their_part_once_and_parts_take_turns():
@@ -50,3 +50,11 @@ def test_the_held_out_text_judges_at_equal_distances_and_at_the_end():
     schedule = Schedule(HealConfig(heal="1x"), [16])
     judged = [step for step in range(1, 17) if schedule.is_judged((step - 1) / 16, step / 16)]
     assert judged == [2, 4, 6, 8, 10, 12, 14, 16]
+
+
+@pytest.mark.parametrize("is_embedding", [False, True])
+def test_a_rate_that_is_named_stays(is_embedding):
+    assert with_rate(HealConfig(heal_rate=3e-4), is_embedding=is_embedding).heal_rate == 3e-4
+    assert with_rate(HealConfig(), is_embedding=is_embedding).heal_rate == (
+        RATE_OF_EMBEDDINGS if is_embedding else RATE
+    )

@@ -12,6 +12,7 @@ from kprune.checkpoints.source import Source
 from kprune.config import PruneConfig, RunConfig
 from kprune.data.tasks import TASKS
 from kprune.evaluation import metrics
+from kprune.jobs import comparison
 from kprune.jobs.comparison import compare, prepare_task, run_cells
 from kprune.jobs.grid import Grid
 from kprune.jobs.results import open_cells, read_results, read_runs
@@ -238,6 +239,33 @@ def test_variants_that_only_heal_differently_prune_once(place, monkeypatch):
     assert lines == {(line["method"], line["reduction"]): without_times(line) for line in alone}
     assert [line["shares_passes"] for line in shared] == 3 * [False] + 3 * [True]
     assert all(line["prune_seconds"] > shared[0]["prune_seconds"] for line in shared[1:3])
+
+
+def test_an_unexpected_error_fails_its_cell_alone(place, clean, monkeypatch):
+    prune = Pruner.prune
+
+    def fail(pruner, reduction, **more):
+        if pruner.config.method == "magnitude":
+            raise RuntimeError("no luck")
+        return prune(pruner, reduction, **more)
+
+    monkeypatch.setattr(Pruner, "prune", fail)
+    chosen = grid(place, methods=("magnitude", "kprune"), reductions=(0.3,))
+    broken, sound = run_cells(chosen, chosen.cells())
+    assert broken["error"] == "RuntimeError: no luck"
+    assert without_times(json.loads(json.dumps(sound))) == without_times(clean[0])
+
+
+def test_seeds_share_the_dense_models_predictions_on_the_test(place, tmp_path, monkeypatch):
+    found = []
+    run = comparison.run_cells
+    monkeypatch.setattr(comparison, "run_cells", lambda *given: found.append(given[2]) or run(*given))
+    chosen = grid(place, methods=("magnitude",), reductions=(0.3,), seeds=(0, 1))
+    compare(chosen, tmp_path / "shared.jsonl")
+    assert found[0] is found[1]
+    assert found[0]
+    alone = json.loads(json.dumps([line for cell in chosen.cells() for line in run(chosen, [cell])]))
+    assert [*map(without_times, read_results(tmp_path / "shared.jsonl"))] == [*map(without_times, alone)]
 
 
 def test_gates_are_on_in_the_test_and_their_mean_flops_are_noted(place):

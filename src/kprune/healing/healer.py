@@ -25,7 +25,7 @@ from kprune.healing.text import Text, own_part, size_of, text_of
 from kprune.healing.training import Training
 from kprune.models.batches import Batch, Example
 from kprune.models.native import history_of, set_history
-from kprune.models.outputs import kind_of
+from kprune.models.outputs import REGRESSION, kind_of
 from kprune.models.trainable import have_same_streams
 from kprune.pruning.finish import hand_over
 from kprune.pruning.journal import HEALING, FolderJournal, fingerprint, process_folder
@@ -65,7 +65,8 @@ def heal(
     if isinstance(pruned, Pruned):
         config = replace(config, pooling=pruned.config.pooling)
     _require_pair(model, teacher, config)
-    config = with_rate(config, is_distribution=kind_of(model, pooling=config.pooling).is_distribution)
+    kind = kind_of(model, pooling=config.pooling)
+    config = with_rate(config, is_embedding=not kind.is_distribution and kind.name != REGRESSION.name)
     text, examples = text_of(
         teacher, ordinary_batches(batches), judged_by and ordinary_batches(judged_by), config, pass_tokens
     )

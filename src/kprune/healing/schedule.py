@@ -18,18 +18,18 @@ pruned one."""
 LEAST_JUDGEMENTS = 8
 """Times that the held-out text judges, at least."""
 
-RATE_OF_DISTRIBUTIONS = 2e-4
-"""The largest learning rate where outputs are distributions: few rows per step make the gradient noisy."""
-RATE_OF_VALUES = 1e-3
-"""The largest learning rate for embeddings and regression."""
+RATE = 2e-4
+"""The largest learning rate: few outputs per step make the gradient noisy."""
+RATE_OF_EMBEDDINGS = 1e-3
+"""The same for embeddings and encoder states, which have hundreds of values per text or token."""
 
 Place = tuple[int, int]
 """The number of a part of the text, and of a batch in it."""
 
 
-def with_rate(config: HealConfig, *, is_distribution: bool) -> HealConfig:
+def with_rate(config: HealConfig, *, is_embedding: bool) -> HealConfig:
     """The configuration with the usual learning rate, unless it names one."""
-    usual = RATE_OF_DISTRIBUTIONS if is_distribution else RATE_OF_VALUES
+    usual = RATE_OF_EMBEDDINGS if is_embedding else RATE
     return replace(config, heal_rate=usual) if config.heal_rate is None else config
 
 

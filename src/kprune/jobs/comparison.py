@@ -5,6 +5,7 @@ The results file is the only state: a run that is stopped or killed continues wh
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,8 +29,11 @@ from kprune.jobs.preparation import Prepared, prepare
 from kprune.jobs.prune_checkpoint import State, evaluate_result, prune_checkpoint, prune_to_reduction
 from kprune.jobs.results import append_result, open_cells
 from kprune.models.gates import gates_of
+from kprune.models.outputs import Prediction
 from kprune.pruning.result import Pruned
 from kprune.runtime.memory import peak_megabytes, reset_peak
+
+log = logging.getLogger(__name__)
 
 
 def compare(
@@ -45,8 +49,9 @@ def compare(
         groups.setdefault((cell.task, cell.seed), []).append(cell)
     path.parent.mkdir(parents=True, exist_ok=True)
     if jobs == 1:
-        for cells in groups.values():
-            for line in run_cells(grid, cells):
+        dense: dict[str, dict[int, Prediction]] = {}  # of each task, for all seeds
+        for (task, _), cells in groups.items():
+            for line in run_cells(grid, cells, dense.setdefault(task, {})):
                 append_result(path, line)
                 finished(line)
         return
@@ -70,10 +75,17 @@ def _run_and_append(work: tuple[Grid, list[Cell], Path]) -> list[dict[str, Any]]
     return lines
 
 
-def run_cells(grid: Grid, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Lines of cells of one task and seed, which share the model, the sample and the dense model's predictions."""
+def run_cells(
+    grid: Grid, cells: Sequence[Cell], dense: dict[int, Prediction] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Lines of cells of one task and seed, which share the model, the sample and the dense model's predictions.
+
+    `dense` has the predictions on the task's test that other seeds made, and gets those that are made here.
+    """
     try:
         prepared = prepare_task(grid, cells[0].task, cells[0].seed)
+        if dense is not None:
+            prepared.cached_predictions = dense
         first = _config(prepared, replace(cells[0], reduction=0.0), {})
         prepared.pruner(first, RunConfig())  # its sample serves all variants
     except KpruneError as error:
@@ -113,6 +125,10 @@ def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iter
                     heal = HealConfig(seed=cell.seed, **healing) if healing else None
                     state = prune_checkpoint(prepared, config, run, prune=prune, stages=[evaluate_gates], heal=heal)
                 except KpruneError as error:
+                    yield _failure(grid, cell, error)
+                    continue
+                except Exception as error:  # a defect, or memory: the other cells are worth having
+                    log.exception("%s at %s failed", cell.method, cell.reduction)
                     yield _failure(grid, cell, error)
                     continue
                 yield {**_line(cell, state), "shares_passes": runs > 0}
@@ -180,9 +196,9 @@ def _config(prepared: Prepared, cell: Cell, settings: dict[str, Any]) -> PruneCo
     return PruneConfig(reduction=cell.reduction, seed=cell.seed, pooling=prepared.source.pooling, **settings)
 
 
-def _failure(grid: Grid, cell: Cell, error: KpruneError) -> dict[str, Any]:
+def _failure(grid: Grid, cell: Cell, error: Exception) -> dict[str, Any]:
     """The line of a cell that failed; folders in the message are shortened, since results are published."""
-    reason = str(error)
+    reason = str(error) if isinstance(error, KpruneError) else f"{type(error).__name__}: {error}"
     for name in (grid.models[cell.task], grid.data):
         if name and Path(name).is_absolute():
             reason = reason.replace(name, short_name(name))
