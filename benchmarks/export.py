@@ -8,8 +8,8 @@ feed-forward sublayer. Six families read 64 padded real sentences of mixed lengt
 batch sizes. Only real tokens are compared; differences are relative to outputs above 1. Cases that the file has already
 are not run again.
 
-With `--layout hub`, every case is exported as a whole folder from made-up text, and loaded again; a case that the
-layout refuses has the reason.
+With `--layout hub`, every case is exported as a whole folder from made-up text, checked against the rules of Text
+Embeddings Inference, and loaded again; a case that the layout refuses has the reason.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from kprune.models.sublayer import find
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import zoo  # type: ignore[import-not-found]
+from server_rules import broken_rules  # type: ignore[import-not-found]
 from task_data import word_tokenizer  # type: ignore[import-not-found]
 
 Batches = list[dict[str, torch.Tensor]]
@@ -159,6 +160,7 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
             loaded = Source(served).load()
             batch = dict(tokenizer(TEXTS[0], return_tensors="pt"))
             same = torch.allclose(run(model, batch)[0], run(loaded, batch)[0], atol=1e-5)
+            broken = broken_rules(served)
         except KpruneError as error:
             return {"refused": str(error)}
         except Exception as error:
@@ -166,6 +168,8 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
     found: dict[str, float | str] = {
         f"{graph.target} int8" if graph.int8 else graph.target: graph.difference for graph in exported.graphs
     }
+    if broken:
+        return {"error": f"Text Embeddings Inference cannot read the folder: {broken[0]}"}
     return found if same else {"error": "the folder's weights give other outputs"}
 
 
