@@ -52,7 +52,7 @@ from kprune.models.sublayer import find
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import zoo  # type: ignore[import-not-found]
 from server_rules import broken_rules  # type: ignore[import-not-found]
-from task_data import word_tokenizer  # type: ignore[import-not-found]
+from task_data import load_decoder_tokenizer, word_tokenizer  # type: ignore[import-not-found]
 
 Batches = list[dict[str, torch.Tensor]]
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
@@ -67,6 +67,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 LIMIT = 1e-4
 RESULTS = ("onnx", "openvino", "onnx int8", "refused", "error")
+BYTE_LEVEL = ("qwen2",)
+"""Families whose class of tokenizer reads bytes, whatever the folder says."""
 TEXTS = [" ".join(f"w{(7 * row + place) % 60}" for place in range(4 + 3 * row)) for row in range(8)]
 """Texts of mixed length that the tokenizer of made-up words reads."""
 
@@ -141,7 +143,8 @@ def hub_cases(families: tuple[str, ...]) -> Iterator[tuple[str, str, PreTrainedM
     """Every family with every kind that its tests have."""
     for family, kind in zoo.CASES:
         if not families or family in families:
-            model = zoo.build(family, kind)
+            vocabulary = {"vocab_size": len(load_decoder_tokenizer())} if family in BYTE_LEVEL else {}
+            model = zoo.build(family, kind, **vocabulary)
             to_canonical(model)
             prune_unevenly(model)
             yield family, kind, model
@@ -149,7 +152,8 @@ def hub_cases(families: tuple[str, ...]) -> Iterator[tuple[str, str, PreTrainedM
 
 def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
     """The largest difference of each graph of a folder in the hub layout, or why there is none."""
-    tokenizer = word_tokenizer(words=60)
+    is_byte_level = model.config.model_type in BYTE_LEVEL
+    tokenizer = load_decoder_tokenizer() if is_byte_level else word_tokenizer(words=60)
     with TemporaryDirectory() as folder:
         source, served = Path(folder) / "source", Path(folder) / "served"
         model.config.quantization_config = describe(model, [])

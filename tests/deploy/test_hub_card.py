@@ -87,6 +87,14 @@ def test_torch_imports_kprune_only_where_it_cannot_load_the_weights_otherwise(ki
     assert "`import kprune`" not in hub_card(native, "small", [], 64, [], [])
 
 
+def test_half_precision_weights_are_read_in_float32(tmp_path):
+    for kind, option in (("embedding", 'model_kwargs={"dtype": "float32"}'), ("regression", "dtype=torch.float32")):
+        model = served(tmp_path / kind, kind)
+        assert "float32" not in torch_sections(model)[0]
+        hub_sources.write_json(tmp_path / kind / "config.json", {"model_type": "bert", "dtype": "float16"})
+        assert f'("small", {option})' in torch_sections(model)[0]
+
+
 def test_self_contained_folders_are_loaded_by_auto_classes_which_read_their_file(tmp_path):
     model = served(tmp_path, "token classification")
     assert "BertForTokenClassification.from_pretrained" in torch_sections(model)[0]

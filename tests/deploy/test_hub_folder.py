@@ -10,7 +10,7 @@ import zoo
 from sentence_transformers import CrossEncoder
 from sentence_transformers.sentence_transformer.modules import Pooling
 from server_rules import broken_rules
-from task_data import load_decoder_tokenizer, load_tokenizer, word_tokenizer
+from task_data import load_tokenizer, word_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -147,8 +147,9 @@ def test_a_tokenizer_that_changes_is_noticed(tmp_path):
         require_same_tokens(load_tokenizer(), tmp_path, ["A text."], max_length=12)
 
 
-def test_the_end_of_text_token_pads_and_a_tokenizer_without_both_is_refused():
-    assert padded(load_decoder_tokenizer()).pad_token == "<end>"
+def test_the_models_padding_token_or_the_end_of_text_pads_and_a_tokenizer_without_both_is_refused():
+    assert padded(word_tokenizer()).pad_token == "<end>"
+    assert padded(word_tokenizer(), 5).pad_token == "w5"
     with pytest.raises(UnsupportedModel, match="neither a padding token nor an end-of-text token"):
         padded(word_tokenizer(has_end=False))
 
@@ -160,6 +161,17 @@ def test_a_model_without_a_padding_token_is_not_changed(tmp_path):
     assert model.config.pad_token_id is None
     assert found.model.config.pad_token_id == found.tokenizer.pad_token_id
     assert next(found.model.parameters()) is next(model.parameters())
+
+
+def test_a_classifier_that_looks_for_another_padding_token_is_refused(tmp_path):
+    """It would take a padding token for the end of a text, and its scores would depend on the batch."""
+    tokenizer = padded(word_tokenizer(words=60))
+    source = hub_sources.write_model(tmp_path, zoo.build("llama", "classification"), tokenizer)
+    sentence = "has the pad_token_id 1, and its tokenizer pads with token 60, .* set pad_token_id to 60 in config.json"
+    with pytest.raises(UnsupportedModel, match=sentence):
+        describe_served(source, source.load())
+    word_tokenizer(words=60).save_pretrained(tmp_path)  # it has no padding token, so that it can pad with the model's
+    assert describe_served(source, source.load()).tokenizer.pad_token_id == 1
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,14 @@ def sections(served: Served, folder: str) -> list[Section]:
 
 
 def _loading(code: str, served: Served) -> str:
-    """A snippet with an import of kprune only where torch cannot load the weights without it."""
+    """A snippet that computes in float32, and imports kprune only where torch cannot load the weights without it."""
     is_alone = is_self_contained(served.source)
     if is_alone or record_of(served.model.config) is None:
         code = code.replace("import kprune\n", "")
-    return code.replace("OPTIONS", ", trust_remote_code=True" if is_alone else "")
+    options = ", trust_remote_code=True" if is_alone else ""
+    if served.stored_dtype != "float32":  # slow on a CPU, and less exact than the graphs
+        options += ", dtype=torch.float32" if "import torch\n" in code else ', model_kwargs={"dtype": "float32"}'
+    return code.replace("OPTIONS", options)
 
 
 def _embedder_sections(served: Served) -> Iterator[Section]:

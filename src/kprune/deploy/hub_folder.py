@@ -21,7 +21,7 @@ from kprune.deploy.hub_modules import write_modules
 from kprune.deploy.hub_tokenizer import padded, write_tokenizer
 from kprune.errors import UnsupportedModel
 from kprune.models.families import family_of
-from kprune.models.outputs import CAUSAL_LM, MASKED_LM, kind_of, runs_encoder_only
+from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, kind_of, runs_encoder_only
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,12 @@ class Served:
         return self.source.sentence_class or ("SentenceTransformer" if can_pool else None)
 
     @property
+    def stored_dtype(self) -> str:
+        """The type of the weights on disk, by the config."""
+        config = read_json(self.source.encoder / "config.json")
+        return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+    @property
     def activation(self) -> str:
         """The class of torch.nn through which CrossEncoder passes the logits; `Identity` for other models."""
         config = self.model.config
@@ -74,9 +80,11 @@ def describe_served(source: Source, model: PreTrainedModel) -> Served:
     is_embedding = kind_of(model, pooling=source.pooling).name == EMBEDDING
     if is_embedding and not source.is_sentence_transformer:
         log.warning("%s names no pooling; the exported folder has %s pooling", source.title, source.pooling)
-    tokenizer = padded(source.load_tokenizer())
-    if getattr(model.config, "pad_token_id", None) is None:
+    pad = getattr(model.config, "pad_token_id", None)
+    tokenizer = padded(source.load_tokenizer(), pad)
+    if pad is None:
         model = _with_pad_token(model, tokenizer.pad_token_id)
+    _require_same_padding(source, model, tokenizer.pad_token_id)
     longest = min(longest_input(tokenizer, model.config), source.max_length or MAX_LENGTH)
     length = longest if longest < MAX_LENGTH else USUAL_LENGTH
     return Served(source, model, tokenizer, source.pooling if is_embedding else None, length)
@@ -88,6 +96,16 @@ def _with_pad_token(model: PreTrainedModel, pad: int) -> PreTrainedModel:
     found.config = copy.deepcopy(model.config)
     found.config.pad_token_id = pad
     return found
+
+
+def _require_same_padding(source: Source, model: PreTrainedModel, pad: int) -> None:
+    """Raise if a classifier on a decoder, which finds a text's last token by the padding, looks for another token."""
+    ours = model.config.pad_token_id
+    if ours != pad and type(model).__name__.endswith(CLASSIFIERS) and family_of(model.config).has_cache:
+        raise UnsupportedModel(
+            f"{source.title} has the pad_token_id {ours}, and its tokenizer pads with token {pad}, so that it would "
+            f"not find the last token of a padded text; set pad_token_id to {pad} in config.json."
+        )
 
 
 def require_servable(source: Source, model: PreTrainedModel) -> None:
