@@ -4,12 +4,12 @@
     npm install --prefix scripts @huggingface/transformers
     python benchmarks/consumers.py --python programs/bin/python --node scripts --out benchmarks/results/consumers.jsonl
 
-Each model is cut unevenly, with one emptied attention and one emptied feed-forward sublayer, and exported with
-`--layout hub`. The snippets of the folder's card then run in processes of their own: those of torch and of plain graphs
-in this environment, JavaScript in Node, the rest in the environment that `--python` names, which needs no kprune. Their
-outputs are compared with torch's, relative to outputs above 1. Snippets that read `model.onnx` also run with int8
-weights, whose difference is reported only. The server's command is not run. Models that the file has already are not
-run again.
+A dense model is cut unevenly, with one emptied attention and one emptied feed-forward sublayer; a pruned one is taken
+as it is. The model is exported with `--layout hub`. The snippets of the folder's card then run in processes of their
+own: those that import kprune and those of plain graphs in this environment, JavaScript in Node, the rest in the
+environment that `--python` names, which needs no kprune. Their outputs are compared with torch's, relative to outputs
+above 1. Snippets that read `model.onnx` also run with int8 weights, whose difference is reported only. The server's
+command is not run. Models that the file has already are not run again.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from kprune.deploy.hub_card import Section, sections
 from kprune.deploy.hub_folder import describe_served
 from kprune.jobs.demo import embedded_model
 from kprune.models.canonical import to_canonical
+from kprune.models.native import history_of
 from kprune.models.pruned_shape import describe
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
@@ -75,7 +76,9 @@ def expected_outputs(source: Source, model: PreTrainedModel) -> dict[str, NDArra
     served = describe_served(source, model.float().eval())
     reads_pairs = served.sentence_class == "CrossEncoder" or type(model).__name__.endswith("QuestionAnswering")
     inputs = served.tokenizer(*(PAIRS if reads_pairs else TEXTS), padding=True, truncation=True, return_tensors="pt")
-    return {name: value.numpy() for name, value in output_values(model, inputs, served.pooling).items()}
+    activation = getattr(torch.nn, served.activation)()
+    values = output_values(served.model, inputs, served.pooling)
+    return {name: activation(value).numpy() for name, value in values.items()}
 
 
 def run_section(section: Section, folder: Path, python: str, node: Path | None) -> NDArray[Any]:
@@ -117,26 +120,21 @@ def gap(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
 def compare(source: Source, root: Path, python: str, node: Path | None) -> Iterator[dict[str, Any]]:
     """A line for each snippet and type of weights."""
-    small = cut(source, root / "cut")
+    small = source if history_of(source.load_config()) else cut(source, root / "cut")
     folder = root / "served"
     exported = export(small, folder, layout="hub")
     model = small.load()
     expected = expected_outputs(small, model)
-    scores = None
     for section in sections(describe_served(small, model), folder.name):
         if section.language == "bash":
             continue
-        ours = section.title.endswith("torch") or section.title in ("ONNX Runtime", "OpenVINO")
+        ours = "import kprune" in section.code or section.title in ("ONNX Runtime", "OpenVINO")
         name = next((name for name in expected if name in section.code), exported.outputs[-1])
         for weights, variant in variants(section):
             line = {"model": source.title, "class": type(model).__name__, "program": section.title, "weights": weights}
             try:
                 found = run_section(variant, folder, sys.executable if ours else python, node)
-                if "CrossEncoder" in section.code:  # scores after the activation
-                    scores = found if scores is None else scores
-                    yield {**line, "difference": gap(found, scores)}
-                else:
-                    yield {**line, "difference": gap(found, expected[name])}
+                yield {**line, "difference": gap(found, expected[name])}
             except (RuntimeError, ValueError, OSError) as error:
                 yield {**line, "error": str(error)[:300]}
 

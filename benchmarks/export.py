@@ -8,8 +8,8 @@ feed-forward sublayer. Six families read 64 padded real sentences of mixed lengt
 batch sizes. Only real tokens are compared; differences are relative to outputs above 1. Cases that the file has already
 are not run again.
 
-With `--layout hub`, every case is exported as a whole folder from made-up text, and loaded again; a case that the
-layout refuses has the reason.
+With `--layout hub`, every case is exported as a whole folder from made-up text, checked against the rules of Text
+Embeddings Inference, and loaded again; a case that the layout refuses has the reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from kprune.models.sublayer import find
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import zoo  # type: ignore[import-not-found]
-from task_data import word_tokenizer  # type: ignore[import-not-found]
+from server_rules import broken_rules  # type: ignore[import-not-found]
+from task_data import load_decoder_tokenizer, word_tokenizer  # type: ignore[import-not-found]
 
 Batches = list[dict[str, torch.Tensor]]
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
@@ -66,8 +67,10 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 LIMIT = 1e-4
 RESULTS = ("onnx", "openvino", "onnx int8", "refused", "error")
-TEXTS = [" ".join(f"w{(7 * row + place) % 60}" for place in range(4 + 3 * row)) for row in range(8)]
-"""Texts of mixed length that the tokenizer of made-up words reads."""
+BYTE_LEVEL = ("qwen2",)
+"""Families whose class of tokenizer reads bytes, whatever the folder says."""
+TEXTS = [" ".join(f"w{20 + (7 * row + place) % 40}" for place in range(4 + 3 * row)) for row in range(8)]
+"""Texts of mixed length that the tokenizer of made-up words reads; none has `w1`, which pads, in a word."""
 
 
 def small_model(family: str, kind: str, vocabulary: int) -> PreTrainedModel:
@@ -140,15 +143,21 @@ def hub_cases(families: tuple[str, ...]) -> Iterator[tuple[str, str, PreTrainedM
     """Every family with every kind that its tests have."""
     for family, kind in zoo.CASES:
         if not families or family in families:
-            model = zoo.build(family, kind)
+            padding = {"vocab_size": 410, "pad_token_id": len(load_decoder_tokenizer())}  # the tokenizer adds the token
+            model = zoo.build(family, kind, **(padding if family in BYTE_LEVEL else {}))
             to_canonical(model)
             prune_unevenly(model)
             yield family, kind, model
 
 
+def hub_tokenizer(family: str) -> Any:
+    """A tokenizer of made-up words, or of bytes."""
+    return load_decoder_tokenizer() if family in BYTE_LEVEL else word_tokenizer(words=60)
+
+
 def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
     """The largest difference of each graph of a folder in the hub layout, or why there is none."""
-    tokenizer = word_tokenizer(words=60)
+    tokenizer = hub_tokenizer(model.config.model_type)
     with TemporaryDirectory() as folder:
         source, served = Path(folder) / "source", Path(folder) / "served"
         model.config.quantization_config = describe(model, [])
@@ -159,6 +168,7 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
             loaded = Source(served).load()
             batch = dict(tokenizer(TEXTS[0], return_tensors="pt"))
             same = torch.allclose(run(model, batch)[0], run(loaded, batch)[0], atol=1e-5)
+            broken = broken_rules(served)
         except KpruneError as error:
             return {"refused": str(error)}
         except Exception as error:
@@ -166,6 +176,8 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
     found: dict[str, float | str] = {
         f"{graph.target} int8" if graph.int8 else graph.target: graph.difference for graph in exported.graphs
     }
+    if broken:
+        return {"error": f"Text Embeddings Inference cannot read the folder: {broken[0]}"}
     return found if same else {"error": "the folder's weights give other outputs"}
 
 

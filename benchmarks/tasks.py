@@ -6,7 +6,8 @@
 Samples are drawn from each task's train split, or from the lines of `--sample`, by seed. Figures are on the whole
 validation split. A text file in the place of a task (`--model sentences.txt=MODEL`) compares outputs on held-out lines,
 without labels. `--method "kprune search=uniform"` changes settings. The table is printed in Markdown. Each run adds a
-JSON line, with the share of its evaluation time in forward passes, the kept units and the sample's errors.
+JSON line, with the share of its evaluation time in forward passes, the kept units, the sample's errors and, with
+`native=yes`, the knowledge that its shape and the free search lose.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def runs_of(name: str, folder: str, options: dict[str, Any]) -> Iterator[tuple[d
                 kind: [len(step.kept) for step in pruned.steps if step.kind == kind] for kind in ("attention", "ffn")
             },
             "errors": pruned.summary()["errors"],
+            **({} if pruned.native is None else {"shape": pruned.native.as_json()}),
             **result.as_json(),
         }
         yield line, result

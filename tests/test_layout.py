@@ -155,6 +155,13 @@ def test_tests_mirror_the_rooms():
     assert len(names) == len(set(names))
 
 
+def test_tests_import_no_private_names():
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.startswith("_")], path.name
+
+
 def test_contributing_shows_every_module_of_the_tree():
     text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
     missing = [name_of(path) for path in MODULES if path.stem not in ("__init__", "__main__") and path.stem not in text]

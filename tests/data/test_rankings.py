@@ -4,7 +4,7 @@ import pandas
 import pytest
 
 from kprune import KpruneError, read_test
-from kprune.data.rankings import Passages, rows_of_rankings
+from kprune.data.rankings import Passages, require_relevant, rows_of_rankings
 from kprune.data.readers import read_table
 from kprune.data.tasks import with_prompt
 
@@ -40,12 +40,15 @@ def test_a_limit_counts_queries():
     assert (test.rows, test.references) == ([("one",)], EXPECTED[:1])
 
 
-def test_queries_without_a_relevant_passage_are_left_out(caplog):
-    test = read_test([*GROUPED, {"query": "three", "passages": ["x"], "relevance": [0]}], name="mine")
-    assert test.references == EXPECTED
-    assert "1 of 3 queries of mine have no relevant passage and are left out" in caplog.text
-    with pytest.raises(KpruneError, match="no query with a relevant passage"):
-        read_test([{"query": "three", "passages": ["x"], "relevance": [0]}])
+def test_queries_without_a_relevant_passage_are_text_like_all_others():
+    """They have no score, but a sample of the table needs no relevance."""
+    unanswered = {"query": "three", "passages": ["x"], "relevance": [0]}
+    test = read_test([*GROUPED, unanswered], name="mine")
+    assert test.references == [*EXPECTED, Passages(("x",), (0,))]
+    assert rows_of_rankings(test.rows, test.references, in_pairs=True)[-1] == ("three", "x")
+    require_relevant(test.references, test.name)
+    with pytest.raises(KpruneError, match="mine has no query with a relevant passage"):
+        require_relevant(read_test([unanswered]).references, "mine")
 
 
 def test_a_model_reads_pairs_or_single_texts():

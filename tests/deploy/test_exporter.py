@@ -11,13 +11,16 @@ import pytest
 import tiny
 import torch
 import zoo
+from task_data import word_tokenizer
 
 from kprune import KpruneError
 from kprune.checkpoints.source import Source
 from kprune.data.tasks import Test as Exam
 from kprune.deploy import onnx as onnx_target
 from kprune.deploy.exporter import export
+from kprune.deploy.graph_check import encode
 from kprune.deploy.graphs import served_model
+from kprune.deploy.hub_tokenizer import padded
 from kprune.evaluation.evaluator import evaluate
 from kprune.jobs.demo import embedded_model
 from kprune.models.families import family_of
@@ -192,3 +195,8 @@ def test_an_evaluated_graph_of_an_encoder_is_the_graph():
     served = served_model(model, lambda given: [torch.zeros(6, 12, 32)], ["last_hidden_state"])
     assert not run(served, inputs).last_hidden_state.any()
     assert run(model, inputs).last_hidden_state.any()
+
+
+def test_a_tokenizer_that_reads_nothing_is_named():
+    with pytest.raises(KpruneError, match="the tokenizer reads no token in '  '; use the tokenizer that"):
+        encode(padded(word_tokenizer()), ["  "], 8)

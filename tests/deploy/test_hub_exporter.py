@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 from hub_sources import SOURCES, TEXTS
+from server_rules import broken_rules
 from tokenizers import Tokenizer
 
 import kprune
@@ -83,14 +84,10 @@ def test_the_folder_is_still_a_checkpoint_of_the_same_model(case):
 
 
 def test_text_embeddings_inference_finds_what_it_parses(case):
-    """Its parsers: required fields with their types, and no field under two of its names."""
     name, _, exported = case
     folder = exported.folder
+    assert broken_rules(folder) == []
     config = json.loads((folder / "config.json").read_text())
-    for field in ("hidden_size", "num_hidden_layers", "max_position_embeddings", "pad_token_id"):
-        assert isinstance(config[field], int), field
-    for field, alias in (("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer")):
-        assert alias not in config, field
     assert config["architectures"][0].endswith("Classification") == (name not in POOLINGS)
     assert not (folder / "model.onnx").exists()
     assert (folder / "onnx/model.onnx").is_file()
@@ -98,14 +95,10 @@ def test_text_embeddings_inference_finds_what_it_parses(case):
         pooling = json.loads((folder / "1_Pooling/config.json").read_text())
         flags = [flag for flag, on in pooling.items() if flag.startswith("pooling_mode_") and on]
         assert flags == ["pooling_mode_cls_token" if name == "embedder" else "pooling_mode_lasttoken"]
-        assert {"pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_max_tokens"} < set(pooling)
-        assert "pooling_mode_mean_sqrt_len_tokens" in pooling
         assert exported.outputs[-1] == "sentence_embedding"
     else:
         assert set(config["id2label"]) == {str(number) for number in config["label2id"].values()}
         assert exported.outputs == ["logits"]
-    if (folder / "sentence_bert_config.json").exists():
-        assert isinstance(json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"], int)
     assert json.loads((folder / "tokenizer_config.json").read_text())["padding_side"] in ("left", "right")
 
 

@@ -7,8 +7,10 @@ import pytest
 import tiny
 import torch
 import zoo
+from sentence_transformers import CrossEncoder
 from sentence_transformers.sentence_transformer.modules import Pooling
-from task_data import load_decoder_tokenizer, load_tokenizer, word_tokenizer
+from server_rules import broken_rules
+from task_data import load_tokenizer, word_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -19,7 +21,7 @@ from transformers import (
 
 from kprune.checkpoints.self_contained import make_self_contained
 from kprune.checkpoints.source import Source
-from kprune.deploy.exporter import _copy_side_files as copy_files_of_graph
+from kprune.deploy.exporter import write_side_files
 from kprune.deploy.hub_folder import Served, config_entries, describe_served, require_servable, write_files
 from kprune.deploy.hub_modules import POOLING_FLAGS, pooling_config
 from kprune.deploy.hub_tokenizer import padded, require_same_tokens, write_tokenizer
@@ -81,6 +83,22 @@ def test_sizes_have_the_names_that_servers_read_and_the_config_is_the_same(famil
     assert {name: read.to_dict().get(name) for name in before} == before
 
 
+SERVED = [
+    (family, next(kind for kind in entry.kinds if kind != "causal language model"))
+    for family, entry in zoo.ZOO.items()
+    if "/" not in family and not {"image_size", "conv_dim", "num_mel_bins"} & set(entry.config)
+] + [("distilbert", kind) for kind in zoo.TEXT_KINDS[1:]]
+
+
+@pytest.mark.parametrize(("family", "kind"), zoo.marked(SERVED))
+def test_text_embeddings_inference_parses_every_family(family, kind, tmp_path):
+    tokenizer = word_tokenizer(words=60)
+    source = hub_sources.write_model(tmp_path / "source", zoo.build(family, kind), tokenizer)
+    (tmp_path / "served").mkdir()
+    write_files(describe_served(source, source.load()), tmp_path / "served", ["input_ids", "attention_mask"])
+    assert broken_rules(tmp_path / "served") == []
+
+
 def test_labels_are_written_even_where_transformers_leaves_them_out(source):
     """Two classes without names are the default, which transformers does not write."""
     model = tiny.tiny_model("bert", "classification", num_labels=2)
@@ -129,10 +147,52 @@ def test_a_tokenizer_that_changes_is_noticed(tmp_path):
         require_same_tokens(load_tokenizer(), tmp_path, ["A text."], max_length=12)
 
 
-def test_the_end_of_text_token_pads_and_a_tokenizer_without_both_is_refused():
-    assert padded(load_decoder_tokenizer()).pad_token == "<end>"
+def test_the_models_padding_token_or_the_end_of_text_pads_and_a_tokenizer_without_both_is_refused():
+    assert padded(word_tokenizer()).pad_token == "<end>"
+    assert padded(word_tokenizer(), 5).pad_token == "w5"
     with pytest.raises(UnsupportedModel, match="neither a padding token nor an end-of-text token"):
         padded(word_tokenizer(has_end=False))
+
+
+def test_a_model_without_a_padding_token_is_not_changed(tmp_path):
+    source = hub_sources.decoder(tmp_path / "source")
+    model = source.load()
+    found = describe_served(source, model)
+    assert model.config.pad_token_id is None
+    assert found.model.config.pad_token_id == found.tokenizer.pad_token_id
+    assert next(found.model.parameters()) is next(model.parameters())
+
+
+def test_a_classifier_that_looks_for_another_padding_token_is_refused(tmp_path):
+    """It would take a padding token for the end of a text, and its scores would depend on the batch."""
+    tokenizer = padded(word_tokenizer(words=60))
+    source = hub_sources.write_model(tmp_path, zoo.build("llama", "classification"), tokenizer)
+    sentence = "has the pad_token_id 1, and its tokenizer pads with token 60, .* set pad_token_id to 60 in config.json"
+    with pytest.raises(UnsupportedModel, match=sentence):
+        describe_served(source, source.load())
+    word_tokenizer(words=60).save_pretrained(tmp_path)  # it has no padding token, so that it can pad with the model's
+    assert describe_served(source, source.load()).tokenizer.pad_token_id == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "expected"),
+    [
+        ({"activation_fn": "torch.nn.modules.activation.Tanh"}, {}, "Tanh"),
+        ({}, {"activation_fn": "torch.nn.modules.linear.Identity"}, "Identity"),
+        ({"activation_fn": "torch.nn.Identity"}, {"activation_fn": "torch.nn.Tanh"}, "Identity"),
+        ({"activation_fn": "mine.Tanh"}, {}, "Sigmoid"),
+        ({}, {}, "Sigmoid"),
+    ],
+)
+def test_the_activation_is_the_one_of_cross_encoder(settings, config, expected, tmp_path):
+    source = hub_sources.reranker(tmp_path)
+    path = tmp_path / "config_sentence_transformers.json"
+    hub_sources.write_json(path, {"model_type": "CrossEncoder", "prompts": {}, **settings})
+    stored = json.loads((tmp_path / "config.json").read_text())
+    hub_sources.write_json(tmp_path / "config.json", {**stored, "sentence_transformers": config})
+    source = Source(tmp_path)
+    assert served(source, source.load()).activation == expected
+    assert type(CrossEncoder(str(tmp_path), device="cpu").activation_fn).__name__ == expected
 
 
 def test_a_self_contained_folder_stays_one_and_no_config_names_a_file_that_is_absent(tmp_path, monkeypatch):
@@ -150,5 +210,5 @@ def test_a_self_contained_folder_stays_one_and_no_config_names_a_file_that_is_ab
         assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
     graph = tmp_path / "graph"
     graph.mkdir()
-    copy_files_of_graph(source, model, graph)
+    write_side_files(source, model, graph)
     assert "auto_map" not in json.loads((graph / "config.json").read_text())

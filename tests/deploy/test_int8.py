@@ -12,13 +12,18 @@ from kprune.deploy.onnx import graph_outputs, quantize, start, to_onnx
 WORST = "bert.encoder.layer.1.attention.output.dense"
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    """A classifier in float32, with one weight in each row of a matrix that makes int8 useless there."""
-    model = uneven_model("bert", "classification")
+def spoiled(model):
+    """The model with one weight in each row of a matrix that makes int8 useless there."""
     with torch.no_grad():
         model.get_submodule(WORST).weight[:, 0] = 1e3
         model.get_submodule(WORST).weight[:, 1:] *= 20
+    return model
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """A classifier in float32 that int8 spoils."""
+    model = spoiled(uneven_model("bert", "classification"))
     path = tmp_path_factory.mktemp("int8") / "model.onnx"
     to_onnx(model, BATCHES[0], path)
     return model, path
@@ -47,6 +52,17 @@ def test_excluded_matrices_stay_in_float32(graph, tmp_path):
     for batch in BATCHES[:2]:
         ours, theirs = start(path, 1)(batch)[0], start(tmp_path / "none.onnx", 1)(batch)[0]
         torch.testing.assert_close(ours, theirs)
+
+
+def test_the_start_of_an_answer_counts_as_much_as_its_end(tmp_path):
+    """No matrix changes the end of this model, and one of them ruins the start."""
+    model = spoiled(uneven_model("bert", "question answering"))
+    with torch.no_grad():
+        model.qa_outputs.weight[1] = 0.0
+    path = tmp_path / "model.onnx"
+    to_onnx(model, BATCHES[0], path)
+    assert graph_outputs(path) == ["start_logits", "end_logits"]
+    assert rank_by_error(path, weight_matrices(path), BATCHES[:2])[0].name == WORST
 
 
 def test_matrices_are_ranked_by_the_error_that_each_alone_causes(graph, tmp_path):

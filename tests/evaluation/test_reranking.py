@@ -135,6 +135,21 @@ def test_a_reranker_saved_without_its_source_is_warned_of(reranker, tmp_path, ca
     assert "is saved without the modules of sentence-transformers" in caplog.text
 
 
+def test_queries_without_a_relevant_passage_are_not_scored(table):
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    unanswered = {**rows[0], "query": "Which other one?", "relevance": [0] * 7}
+    tokenizer = load_tokenizer()
+    model = tiny.tiny_model("bert", "regression", vocab_size=len(tokenizer), pad_token_id=0)
+    alone, found = (
+        kprune.evaluate(model, tokenizer, kprune.read_test(each, name="mine")) for each in (rows, [unanswered, *rows])
+    )
+    assert [each.value for each in found.figures] == pytest.approx([each.value for each in alone.figures])
+    assert (found.examples, found.resampled) == (20, 20)
+    assert "1 of 21 queries of mine have no relevant passage and are not scored." in found.notes
+    with pytest.raises(kprune.KpruneError, match="mine has no query with a relevant passage"):
+        kprune.evaluate(model, tokenizer, kprune.read_test([unanswered], name="mine"))
+
+
 def test_queries_that_any_order_answers_are_counted_in_a_note():
     """A table with one passage per query, all relevant, would give every model 100 without a word."""
     tokenizer = load_tokenizer()

@@ -9,7 +9,7 @@ from transformers import BertConfig
 from kprune.errors import BadCheckpoint, UnsupportedModel
 from kprune.models.families import FAMILIES, family_of, has_row
 from kprune.models.family import Block, Family
-from kprune.models.row_format import _BLOCK, _FAMILY, RESOLVED, as_source, from_json, to_json
+from kprune.models.row_format import BLOCK_CHECKS, FAMILY_CHECKS, RESOLVED, as_source, from_json, to_json
 
 PLAIN = {
     name: replace(row, requires={}, otherwise=None, real_checkpoint=None)
@@ -28,8 +28,8 @@ def test_a_row_survives_json_and_source(name):
 
 
 def test_every_field_is_stored_or_left_out_on_purpose():
-    assert {field.name for field in fields(Block)} == set(_BLOCK)
-    assert {field.name for field in fields(Family)} == {*_FAMILY, *RESOLVED, "blocks"}
+    assert {field.name for field in fields(Block)} == set(BLOCK_CHECKS)
+    assert {field.name for field in fields(Family)} == {*FAMILY_CHECKS, *RESOLVED, "blocks"}
 
 
 def test_a_row_with_a_function_is_not_stored():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,8 +14,6 @@ GROUPED, FLAT = ("query", "passages", "relevance"), ("query", "passage", "releva
 """Columns of a table with a row per query, and of one with a row per pair."""
 RANKING_METRICS = ("ndcg@10", "mrr@10")
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Passages:
@@ -25,23 +22,21 @@ class Passages:
     texts: tuple[str, ...]
     relevance: tuple[float, ...]
 
+    @property
+    def has_relevant(self) -> bool:
+        """Whether a passage is relevant; without one, every order scores 0."""
+        return any(relevance > 0 for relevance in self.relevance)
+
 
 def read_rankings(table: Any, name: str) -> tuple[list[Row], list[Passages]]:
-    """The queries with a relevant passage, in order, each with its passages; raises where a row is incomplete."""
+    """The queries in order, each with its passages; raises where a row is incomplete."""
     found: dict[str, list[tuple[str, float]]] = {}
     for number, entry in enumerate(entries_of(table, name)):
         place = f"row {number} of {name}"
         query, pairs = _pairs(entry, place)
         found.setdefault(query, []).extend(pairs)
-    kept = {query: pairs for query, pairs in found.items() if any(relevance > 0 for _, relevance in pairs)}
-    if not kept:
-        raise BadSample(f"{name} has no query with a relevant passage (relevance above 0); correct the relevance.")
-    if len(kept) < len(found):
-        log.warning(
-            "%d of %d queries of %s have no relevant passage and are left out", len(found) - len(kept), len(found), name
-        )
-    references = [Passages(*map(tuple, zip(*pairs, strict=True))) for pairs in kept.values()]
-    return [(query,) for query in kept], references
+    references = [Passages(*map(tuple, zip(*pairs, strict=True))) for pairs in found.values()]
+    return [(query,) for query in found], references
 
 
 def _pairs(entry: Any, place: str) -> tuple[str, list[tuple[str, float]]]:
@@ -86,6 +81,12 @@ def rows_of_rankings(rows: Sequence[Row], references: Sequence[Passages], *, in_
 def are_rankings(references: Sequence[Any] | None) -> TypeGuard[Sequence[Passages]]:
     """Whether the references of a test are passages of queries."""
     return bool(references) and isinstance((references or (None,))[0], Passages)
+
+
+def require_relevant(references: Sequence[Any] | None, name: str) -> None:
+    """Raise if a test ranks passages of which none is relevant."""
+    if are_rankings(references) and not any(each.has_relevant for each in references):
+        raise BadSample(f"{name} has no query with a relevant passage (relevance above 0); correct the relevance.")
 
 
 def with_prompted_passages(references: Sequence[Passages], prompt: str) -> list[Passages]:

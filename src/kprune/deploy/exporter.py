@@ -85,7 +85,7 @@ def _export_plain(
     outputs = output_names(model, batches[0])
     place = Path(source.encoder_path) / target.file
     with staged_folder(folder, overwrite=overwrite) as staging:
-        _copy_side_files(source, model, staging)
+        write_side_files(source, model, staging)
         if quantizer is None:
             write(model, batches[0], staging / place, int8=int8)
         else:
@@ -124,7 +124,7 @@ def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
     return model if is_ready else copy.deepcopy(model).float().cpu().eval()
 
 
-def _copy_side_files(source: Source, model: PreTrainedModel, staging: Path) -> None:
+def write_side_files(source: Source, model: PreTrainedModel, staging: Path) -> None:
     """Copy the source's files, and write the config and the tokenizer that a graph needs."""
     source.copy_to(staging)
     encoder = staging / source.encoder_path

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kprune.checkpoints.source import Source
 from kprune.data.calibration import longest_input, python_documentation
 from kprune.deploy.graphs import Run, output_values
-from kprune.errors import KpruneError
+from kprune.errors import BadSample, KpruneError
 from kprune.models.example_inputs import example_inputs
 from kprune.models.families import family_of
 
@@ -38,7 +38,7 @@ def checked_texts(texts: Sequence[str] | None) -> list[str]:
 
 def encode(tokenizer: Any, texts: Sequence[str], longest: int) -> list[dict[str, Tensor]]:
     """Texts as padded batches of inputs."""
-    return [
+    batches = [
         dict(
             tokenizer(
                 list(texts[first : first + CHECKED_BATCH]),
@@ -50,6 +50,13 @@ def encode(tokenizer: Any, texts: Sequence[str], longest: int) -> list[dict[str,
         )
         for first in range(0, len(texts), CHECKED_BATCH)
     ]
+    for number, batch in enumerate(batches):
+        if not batch["input_ids"].shape[1]:
+            raise BadSample(
+                f"the tokenizer reads no token in {texts[number * CHECKED_BATCH]!r:.60}; use the tokenizer that the "
+                "model was trained with, or other texts."
+            )
+    return batches
 
 
 def count_examples(batches: list[dict[str, Tensor]]) -> int:

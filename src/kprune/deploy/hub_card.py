@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kprune.checkpoints.card import SELF_CONTAINED, with_front_matter
 from kprune.checkpoints.self_contained import is_self_contained
@@ -11,6 +11,7 @@ from kprune.deploy import hub_snippets as snippets
 from kprune.deploy.exported import Graph
 from kprune.deploy.graphs import SENTENCE_EMBEDDING
 from kprune.deploy.hub_folder import Served
+from kprune.models.pruned_shape import record_of
 
 TASKS = {
     "ForSequenceClassification": "SequenceClassification",
@@ -58,9 +59,7 @@ The difference from torch is the largest on {texts} texts of mixed length.""",
         "\n".join(["| graph | weights | MB | difference |", "|---|---|---|---|", *rows]),
         note,
         _embedding_notes(served) if served.pooling else "",
-        """`model.safetensors` has the weights. If the model is pruned, torch reads them after `import kprune`;
-graphs need no kprune.""",
-        SELF_CONTAINED if is_self_contained(served.source) else "",
+        _weights_note(served),
         f"## Load\n\nRun these snippets in the folder that contains `{folder}`.",
         *(
             f"### {section.title}\n\n```{section.language}\n{section.code.strip()}\n```"
@@ -88,10 +87,29 @@ not pool themselves."""
 add it to the texts."""
 
 
+def _weights_note(served: Served) -> str:
+    """What torch needs to read the weights."""
+    if record_of(served.model.config) is None:
+        return "`model.safetensors` has the weights of an ordinary model. No program needs kprune."
+    note = "`model.safetensors` has the weights, which torch reads after `import kprune`. Graphs need no kprune."
+    return f"{note} {SELF_CONTAINED}" if is_self_contained(served.source) else note
+
+
 def sections(served: Served, folder: str) -> list[Section]:
     """A section for each program that can load the folder."""
-    found = list(_embedder_sections(served) if served.pooling else _task_sections(served))
-    return [Section(each.title, each.language, each.code.replace("FOLDER", folder)) for each in found]
+    found = _embedder_sections(served) if served.pooling else _task_sections(served)
+    return [replace(each, code=_loading(each.code, served).replace("FOLDER", folder)) for each in found]
+
+
+def _loading(code: str, served: Served) -> str:
+    """A snippet that computes in float32, and imports kprune only where torch cannot load the weights without it."""
+    is_alone = is_self_contained(served.source)
+    if is_alone or record_of(served.model.config) is None:
+        code = code.replace("import kprune\n", "")
+    options = ", trust_remote_code=True" if is_alone else ""
+    if served.stored_dtype != "float32":  # slow on a CPU, and less exact than the graphs
+        options += ", dtype=torch.float32" if "import torch\n" in code else ', model_kwargs={"dtype": "float32"}'
+    return code.replace("OPTIONS", options)
 
 
 def _embedder_sections(served: Served) -> Iterator[Section]:
@@ -125,15 +143,31 @@ def _task_sections(served: Served) -> Iterator[Section]:
     if served.sentence_class == "CrossEncoder":
         yield Section("sentence-transformers, torch", "python", snippets.CROSS_ENCODER)
         yield Section("sentence-transformers, onnx", "python", snippets.CROSS_ENCODER_ONNX)
-    code = snippets.TRANSFORMERS.replace("CLASS", name).replace("OUTPUT", output)
-    yield Section("transformers, torch", "python", code.replace("ENCODED", encoded))
-    yield from _graph_sections(output, texts)
+    auto = "AutoModel" if task == "FeatureExtraction" else f"AutoModelFor{task}"
+    loader = auto if is_self_contained(served.source) else name
+    code = snippets.TRANSFORMERS.replace("CLASS", loader).replace("OUTPUT", output)
+    found = [Section("transformers, torch", "python", code.replace("ENCODED", encoded))]
+    found += _graph_sections(output, texts)
     code = snippets.OPTIMUM.replace("TASK", task).replace("OUTPUT", output)
-    yield Section("optimum", "python", code.replace("ENCODED", encoded))
-    code = snippets.JAVASCRIPT.replace("CLASS", f"AutoModelFor{task}").replace("OUTPUT", output)
-    yield Section("transformers.js", "javascript", code.replace("TEXTS", script_texts))
+    found.append(Section("optimum", "python", code.replace("ENCODED", encoded)))
+    code = snippets.JAVASCRIPT.replace("CLASS", auto).replace("OUTPUT", output)
+    found.append(Section("transformers.js", "javascript", code.replace("TEXTS", script_texts)))
+    yield from (_with_activation(each, served.activation) for each in found)
     if task == "SequenceClassification":
         yield Section("Text Embeddings Inference", "bash", snippets.SERVER)
+
+
+def _with_activation(section: Section, name: str) -> Section:
+    """A snippet of logits that gives the scores of CrossEncoder, or says that it does not."""
+    code = section.code
+    if name == "Identity":
+        return section
+    if name != "Sigmoid":
+        mark = "//" if section.language == "javascript" else "#"
+        return replace(section, code=f"{code.rstrip()}  {mark} logits, to which CrossEncoder applies {name}")
+    if ".logits" in code:  # a tensor of torch or transformers.js
+        return replace(section, code=code.replace(".logits", ".logits.sigmoid()"))
+    return replace(section, code=code.replace("print(outputs)", snippets.SIGMOID))
 
 
 def _graph_sections(output: str, texts: str) -> Iterator[Section]:

@@ -35,6 +35,7 @@ def export_hub(
     require_installed(ONNX)
     require_installed(OPENVINO)
     served = describe_served(source, model)
+    model = served.model
     checked = checked_texts(texts)
     batches = encode(served.tokenizer, checked, served.max_length)
     inputs, outputs = list(batches[0]), output_names(model, batches[0], served.pooling)

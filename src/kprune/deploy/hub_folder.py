@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shutil
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from kprune.deploy.hub_modules import write_modules
 from kprune.deploy.hub_tokenizer import padded, write_tokenizer
 from kprune.errors import UnsupportedModel
 from kprune.models.families import family_of
-from kprune.models.outputs import CAUSAL_LM, MASKED_LM, kind_of, runs_encoder_only
+from kprune.models.outputs import CAUSAL_LM, CLASSIFIERS, MASKED_LM, kind_of, runs_encoder_only
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ OTHER_NAMES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "max_pos
 USUAL_LENGTH, MAX_LENGTH = 512, 10**6
 """The longest input where none is known, and a length that no model has: a tokenizer without a limit names more."""
 REMEDY = "use --layout plain"
+SETTINGS = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True)
@@ -51,22 +53,59 @@ class Served:
         can_pool = self.pooling not in (None, "pooler")
         return self.source.sentence_class or ("SentenceTransformer" if can_pool else None)
 
+    @property
+    def stored_dtype(self) -> str:
+        """The type of the weights on disk, by the config."""
+        config = read_json(self.source.encoder / "config.json")
+        return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+    @property
+    def activation(self) -> str:
+        """The class of torch.nn through which CrossEncoder passes the logits; `Identity` for other models."""
+        config = self.model.config
+        if self.sentence_class != "CrossEncoder":
+            return "Identity"
+        settings = (read_json(self.source.folder / SETTINGS), getattr(config, "sentence_transformers", None) or {})
+        named = [str(each.get("activation_fn")) for each in settings]
+        path = next((path for path in named if path.startswith("torch.")), "")
+        return path.split(".")[-1] or ("Sigmoid" if config.num_labels == 1 else "Identity")
+
 
 def describe_served(source: Source, model: PreTrainedModel) -> Served:
     """How a hub folder describes a model; raises if servers could not run its graph, or would answer something else.
 
-    The config of a model without a padding token gets the tokenizer's.
+    A model whose config has no padding token is described as one with the tokenizer's.
     """
     require_servable(source, model)
     is_embedding = kind_of(model, pooling=source.pooling).name == EMBEDDING
     if is_embedding and not source.is_sentence_transformer:
         log.warning("%s names no pooling; the exported folder has %s pooling", source.title, source.pooling)
-    tokenizer = padded(source.load_tokenizer())
-    if getattr(model.config, "pad_token_id", None) is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
+    pad = getattr(model.config, "pad_token_id", None)
+    tokenizer = padded(source.load_tokenizer(), pad)
+    if pad is None:
+        model = _with_pad_token(model, tokenizer.pad_token_id)
+    _require_same_padding(source, model, tokenizer.pad_token_id)
     longest = min(longest_input(tokenizer, model.config), source.max_length or MAX_LENGTH)
     length = longest if longest < MAX_LENGTH else USUAL_LENGTH
     return Served(source, model, tokenizer, source.pooling if is_embedding else None, length)
+
+
+def _with_pad_token(model: PreTrainedModel, pad: int) -> PreTrainedModel:
+    """A copy that shares the weights, with a config of its own: the given model stays as it is."""
+    found = copy.copy(model)
+    found.config = copy.deepcopy(model.config)
+    found.config.pad_token_id = pad
+    return found
+
+
+def _require_same_padding(source: Source, model: PreTrainedModel, pad: int) -> None:
+    """Raise if a classifier on a decoder, which finds a text's last token by the padding, looks for another token."""
+    ours = model.config.pad_token_id
+    if ours != pad and type(model).__name__.endswith(CLASSIFIERS) and family_of(model.config).has_cache:
+        raise UnsupportedModel(
+            f"{source.title} has the pad_token_id {ours}, and its tokenizer pads with token {pad}, so that it would "
+            f"not find the last token of a padded text; set pad_token_id to {pad} in config.json."
+        )
 
 
 def require_servable(source: Source, model: PreTrainedModel) -> None:
@@ -129,7 +168,7 @@ def config_entries(served: Served) -> dict[str, Any]:
         entries["id2label"] = {str(number): label for number, label in names.items()}
         entries["label2id"] = {label: number for number, label in names.items()}
     if served.sentence_class == "CrossEncoder" and not hasattr(config, "sentence_transformers"):
-        settings = read_json(served.source.folder / "config_sentence_transformers.json")
+        settings = read_json(served.source.folder / SETTINGS)
         if "activation_fn" in settings:  # where versions before 5.4 look for it
             entries["sentence_transformers"] = {"activation_fn": settings["activation_fn"]}
     return entries

@@ -22,7 +22,7 @@ SENTENCE_TRANSFORMER = """
 import kprune
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("FOLDER")
+model = SentenceTransformer("FOLDER"OPTIONS)
 outputs = model.encode(["A text.", "Another text, which is longer."], normalize_embeddings=True)
 print(outputs)"""
 
@@ -46,7 +46,7 @@ CROSS_ENCODER = f"""
 import kprune
 from sentence_transformers import CrossEncoder
 
-model = CrossEncoder("FOLDER")
+model = CrossEncoder("FOLDER"OPTIONS)
 outputs = model.predict({ZIPPED_PAIRS})
 print(outputs)"""
 
@@ -63,7 +63,7 @@ import torch
 from transformers import AutoTokenizer, CLASS
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = CLASS.from_pretrained("FOLDER")
+model = CLASS.from_pretrained("FOLDER"OPTIONS)
 inputs = ENCODED
 with torch.no_grad():
     outputs = model(**inputs).OUTPUT
@@ -134,6 +134,9 @@ TextEmbedding.add_custom_model(
 )
 model = TextEmbedding("FOLDER", specific_model_path="FOLDER")
 outputs = list(model.embed(["A text.", "Another text, which is longer."]))
+print(outputs)"""
+
+SIGMOID = """outputs = 1 / (1 + numpy.exp(-outputs))
 print(outputs)"""
 
 SERVER = """docker run -p 8080:80 -v "$PWD":/models ghcr.io/huggingface/text-embeddings-inference:cpu-latest \\

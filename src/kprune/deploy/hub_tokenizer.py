@@ -18,15 +18,16 @@ LEFT_OUT = ("backend", "is_local", "local_files_only", "max_length")
 """Keys of tokenizer_config.json that describe one past call; fastembed truncates at `max_length`."""
 
 
-def padded(tokenizer: Any) -> Any:
-    """The tokenizer; the end-of-text token pads if it has no padding token."""
+def padded(tokenizer: Any, pad: int | None = None) -> Any:
+    """The tokenizer; if it has no padding token, the model's `pad` or else the end-of-text token pads."""
     if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
+        pad = tokenizer.eos_token_id if pad is None else pad
+        if pad is None:
             raise UnsupportedModel(
                 "the tokenizer has neither a padding token nor an end-of-text token, so servers cannot batch texts; "
                 "set pad_token in tokenizer_config.json."
             )
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     return tokenizer
 
 

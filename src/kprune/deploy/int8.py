@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kprune.deploy.onnx import quantize, start
+from kprune.deploy.onnx import graph_outputs, quantize, start
 
 WEIGHT_INPUTS = {"MatMul": 1, "Gemm": 1, "Gather": 0}
 """Operators whose weights are quantised, and which of their inputs has them."""
@@ -60,30 +60,33 @@ def rank_by_error(
     batches: Sequence[Mapping[str, Tensor]],
     progress: Callable[[float], None] = lambda fraction: None,
 ) -> list[Matrix]:
-    """The matrices by the error that each alone causes in the graph's last output, largest first.
+    """The matrices by the error that each alone causes in the graph's answer, largest first.
 
-    The error is ‖float32 − int8‖² / ‖float32‖² over the batches, on real tokens.
+    The answer is all logits (start and end logits for question answering), or else the last output. The error is
+    ‖float32 − int8‖² / ‖float32‖² over the batches, on real tokens.
     """
-    expected = _last_outputs(float_file, batches)
+    names = graph_outputs(float_file)
+    places = [place for place, name in enumerate(names) if name.endswith("logits")] or [len(names) - 1]
+    expected = _answers(float_file, batches, places)
     size = sum(float(values.square().sum()) for values in expected)
     errors = []
     with TemporaryDirectory(dir=float_file.parent) as folder:
         path = Path(folder) / float_file.name
         for number, matrix in enumerate(matrices):
             quantize(float_file, path, only=matrix.nodes)
-            found = _last_outputs(path, batches)
+            found = _answers(path, batches, places)
             gap = sum(float((a - b).square().sum()) for a, b in zip(expected, found, strict=True))
             errors.append(gap / size if size else gap)
             progress((number + 1) / len(matrices))
     return [matrices[number] for number in sorted(range(len(errors)), key=lambda n: -errors[n])]
 
 
-def _last_outputs(path: Path, batches: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
-    """The last output of a graph on each batch, in float64, without padding."""
+def _answers(path: Path, batches: Sequence[Mapping[str, Tensor]], places: Sequence[int]) -> list[Tensor]:
+    """Some outputs of a graph on each batch, in float64, without padding."""
     run = start(path, None)
     found = []
     for batch in batches:
-        values = run(batch)[-1].to(torch.float64)
-        mask = batch.get("attention_mask")
-        found.append(values if mask is None or values.shape[:2] != mask.shape else values[mask.bool()])
+        outputs, mask = run(batch), batch.get("attention_mask")
+        for values in (outputs[place].to(torch.float64) for place in places):
+            found.append(values if mask is None or values.shape[:2] != mask.shape else values[mask.bool()])
     return found

@@ -14,7 +14,7 @@ from kprune.data.calibration import longest_input, require_room, whole_number
 from kprune.data.items import MEDIA
 from kprune.data.labels import class_names, training_labels
 from kprune.data.processing import reader_of
-from kprune.data.rankings import RANKING_METRICS, Passages
+from kprune.data.rankings import RANKING_METRICS, Passages, require_relevant
 from kprune.data.tagging import TaggedWords
 from kprune.data.tasks import TASKS, Test, suits, thin
 from kprune.errors import BadSample, KpruneError, UnsupportedModel
@@ -169,6 +169,7 @@ def evaluate(
     kind = kind_of(model, pooling=pooling)
     kinds = [kind, kind_of(against or model, pooling=against_pooling or pooling)]
     scorer = _make_scorer(models, tokenizer, test, kind, max_length)
+    require_relevant(test.references, test.name)
     metrics = _choose_metrics(test, scorer, model)
     answers = [scorer.new_answers(each.config) for each in models]
     likeness = Likeness(kind, len(scorer.examples))
@@ -206,6 +207,7 @@ def check_compatible(model: PreTrainedModel, tokenizer: Any, test: Test, *, pool
     """Raise if the model cannot be scored on this test; reads every label but tokenises only a few rows."""
     kind = kind_of(model, pooling=pooling)
     training_labels(test, kind.name, model.config)
+    require_relevant(test.references, test.name)
     scorer = _make_scorer([model, model], tokenizer, thin(test, CHECKED_ROWS), kind, None)
     _choose_metrics(test, scorer, model)
     scorer.new_answers(model.config)

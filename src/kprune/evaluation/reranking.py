@@ -64,10 +64,14 @@ class RankingScorer(Scorer):
                 f"{test.name} ranks passages, which a model for {kind} does not score; pass a reranker (CrossEncoder) "
                 "or an embedding model."
             )
-        self.kind, self.passages = kind, list(test.references or ())
+        self.kind, self.passages, self.name = kind, list(test.references or ()), test.name
+        self.scored = [number for number, each in enumerate(self.passages) if each.has_relevant]
         rows = rows_of_rankings(test.rows, self.passages, in_pairs=kind != EMBEDDING)
         self.examples = encode(rows, tokenizer, max_length)
         self.queries = np.repeat(np.arange(len(self.passages)), [len(each.texts) for each in self.passages])
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        return len(self.scored), len(self.scored)
 
     def new_answers(self, config: PreTrainedConfig) -> ModelAnswers:
         labels = config.num_labels or 0
@@ -77,10 +81,16 @@ class RankingScorer(Scorer):
                 "classes; pass a reranker."
             )
         answers = _RankingAnswers(self)
-        alike = sum(len(set(each.relevance)) == 1 for each in self.passages)
+        skipped = len(self.passages) - len(self.scored)
+        if skipped:
+            answers.notes.append(
+                f"{skipped:,} of {len(self.passages):,} queries of {self.name} have no relevant passage and are not "
+                "scored."
+            )
+        alike = sum(len(set(self.passages[number].relevance)) == 1 for number in self.scored)
         if alike:
             answers.notes.append(
-                f"the passages of {alike:,} of {len(self.passages):,} queries are equally relevant, so that every "
+                f"the passages of {alike:,} of {len(self.scored):,} queries are equally relevant, so that every "
                 "order of them is right; add passages of relevance 0."
             )
         return answers
@@ -100,8 +110,8 @@ class _RankingAnswers(ModelAnswers):
         score = ndcg if metric == RANKING_METRICS[0] else reciprocal_rank
         values, queries = self._scores(), self.scorer.queries
         found = [
-            score(values[queries == number], np.array(passages.relevance))
-            for number, passages in enumerate(self.scorer.passages)
+            score(values[queries == number], np.array(self.scorer.passages[number].relevance))
+            for number in self.scorer.scored
         ]
         return np.zeros(len(found)), np.array(found)
 

@@ -17,6 +17,7 @@ from kprune.config import NATIVE_KEY
 from kprune.errors import BadCheckpoint, UnsupportedModel
 from kprune.models.canonical import share_position_bias
 from kprune.models.families import family_of
+from kprune.models.per_layer_config import values_of
 from kprune.models.pruned_shape import FORMAT, Record, dense_units, record_of
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
@@ -128,15 +129,7 @@ def _with_units(config: PreTrainedConfig, units: Mapping[str, int]) -> PreTraine
 def _set_units(config: PreTrainedConfig, units: Mapping[str, int]) -> None:
     """Write the number of units in every layer; the width of a head stays, and so do the query heads per unit."""
     for kind, block in family_of(config).blocks.items():
-        before, after = block.units_of(config), units[kind]
-        values = {}
-        for name, counted in block.native_counts.items():
-            present: Any = getattr(config, name, None)
-            if counted == "width":
-                values[name] = present or config.hidden_size // config.num_attention_heads
-            else:
-                values[name] = after if counted == "units" else present // before * after
-        for name, value in values.items():
+        for name, value in values_of(config, block, units[kind], block.native_counts).items():
             setattr(config, name, value)
 
 

@@ -15,6 +15,7 @@ from kprune.errors import BadCheckpoint
 from kprune.models.canonical import to_canonical
 from kprune.models.families import family_of, max_positions, row_to_store
 from kprune.models.head_bias import keep_heads, kept_heads
+from kprune.models.per_layer_config import per_layer_config
 from kprune.models.resize import add_bias, keep_first
 from kprune.models.sublayer import find
 
@@ -39,7 +40,16 @@ def describe(model: PreTrainedModel, history: list[dict[str, Any]]) -> Record | 
     dense = dense_units(model.config)
     if all(layer == dense for layer in per_layer) and not any(biased):
         return None
-    record = {"quant_method": METHOD, "format": FORMAT, "note": NOTE, "per_layer": per_layer, "history": history}
+    record: Record = {
+        "quant_method": METHOD,
+        "format": FORMAT,
+        "note": NOTE,
+        "per_layer": per_layer,
+        "history": history,
+    }
+    mirror = per_layer_config(model.config, per_layer)
+    if mirror is not None:
+        record["per_layer_config"] = mirror
     row = row_to_store(model.config)
     if row is not None:
         record["family"] = row

@@ -62,9 +62,9 @@ def from_json(data: Any) -> Family:
     blocks = data.get("blocks") if isinstance(data, dict) else None
     if not isinstance(blocks, dict) or list(blocks) != list(KINDS):
         raise _wrong("blocks", blocks)
-    read = {kind: Block(**_fields(block, _BLOCK, Block, f"blocks.{kind}.")) for kind, block in blocks.items()}
+    read = {kind: Block(**_fields(block, BLOCK_CHECKS, Block, f"blocks.{kind}.")) for kind, block in blocks.items()}
     rest = {name: value for name, value in data.items() if name != "blocks"}
-    return Family(blocks=read, **_fields(rest, _FAMILY, Family, ""))
+    return Family(blocks=read, **_fields(rest, FAMILY_CHECKS, Family, ""))
 
 
 def _fields(data: Any, checks: dict[str, Check], row: type[Family] | type[Block], where: str) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _is_counted(value: Any) -> bool:
 
 
 _units = _is_count(MOST_UNITS)
-_BLOCK: dict[str, Check] = {
+BLOCK_CHECKS: dict[str, Check] = {
     "residual_input": _is_path,
     "module": _is_path,
     "producers": _dict_of(_either(_is_count(MOST_VALUES), _list_of(_either(_units, _is_path)))),
@@ -152,7 +152,7 @@ _BLOCK: dict[str, Check] = {
     "cache": _is_name,
     "config_counts": _dict_of(lambda value: value in list(CONFIG_COUNTED)),
 }
-_FAMILY: dict[str, Check] = {
+FAMILY_CHECKS: dict[str, Check] = {
     "layers": _is_path,
     "mid_stream": _or_none(_is_path),
     "embeddings": _or_none(_is_path),
