@@ -164,7 +164,9 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
         except Exception as error:
             return {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
     found: dict[str, float | str] = {
-        f"{graph.target} int8" if graph.int8 else graph.target: graph.difference for graph in exported.graphs
+        f"{graph.target} int8" if graph.int8 else graph.target: graph.difference
+        for graph in exported.graphs
+        if graph.difference is not None
     }
     return found if same else {"error": "the folder's weights give other outputs"}
 
