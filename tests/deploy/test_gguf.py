@@ -7,7 +7,7 @@ from task_data import load_decoder_tokenizer
 
 from kprune import KpruneError
 from kprune.deploy.gguf import file_layers, require_writable_model, write_gguf
-from kprune.deploy.gguf_check import TOLERANCES, gguf_difference, logits_of, start_llama_cpp
+from kprune.deploy.gguf_check import gguf_difference, logits_of, start_llama_cpp
 from kprune.deploy.gguf_tokenizer import vocabulary_of
 
 VOCABULARY = 410
@@ -111,12 +111,12 @@ def test_a_model_without_units_is_refused():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dtype", TOLERANCES)
-def test_llama_cpp_computes_what_the_model_computes(variant, dtype, tmp_path):
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float16", 5e-2)])
+def test_llama_cpp_computes_what_the_model_computes(variant, dtype, limit, tmp_path):
     pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
     model, path = written(tmp_path / "model.gguf", dtype=dtype, **VARIANTS[variant])
-    assert gguf_difference(path, model, load_decoder_tokenizer(), TEXTS, 60) < TOLERANCES[dtype]
+    assert gguf_difference(path, model, load_decoder_tokenizer(), TEXTS, 60) < limit
 
 
 def test_llama_cpp_writes_the_same_tokens(tmp_path):
