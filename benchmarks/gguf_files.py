@@ -34,6 +34,7 @@ from kprune.models.pruned_shape import describe
 from kprune.models.resize import keep_first
 from kprune.models.sublayer import find
 
+VARIANTS = ("cut", "dense", "pruned")
 SAMPLED = 200
 """Documents of the sample; those after them are compared."""
 PROMPT, WRITTEN = 32, 32
@@ -130,11 +131,14 @@ def measure(source: Source, texts: Sequence[str], compared: Sequence[str], lengt
 @click.command()
 @click.option("--model", required=True, help="Folder of a Llama-like decoder.")
 @click.option("--text", required=True, type=click.Path(path_type=Path), help="JSON lines with a column `text`.")
+@click.option("--variant", "chosen", multiple=True, type=click.Choice(VARIANTS), default=VARIANTS, help="Only these.")
 @click.option("--tokens", default=4096, show_default=True, help="Size of the sample for pruning.")
 @click.option("--documents", default=8, show_default=True, help="Documents that are compared.")
 @click.option("--length", default=128, show_default=True, help="Tokens of each that are compared.")
 @click.option("--out", type=click.Path(path_type=Path))
-def main(model: str, text: Path, tokens: int, documents: int, length: int, out: Path | None) -> None:
+def main(
+    model: str, text: Path, chosen: tuple[str, ...], tokens: int, documents: int, length: int, out: Path | None
+) -> None:
     """Export, compare, print a line per file, and fail if a float32 one differs."""
     import llama_cpp
 
@@ -149,7 +153,7 @@ def main(model: str, text: Path, tokens: int, documents: int, length: int, out: 
             "dense": lambda: source,
             "pruned": lambda: pruned(source, texts, root / "pruned", tokens),
         }
-        for name in [each for each in variants if each not in known]:
+        for name in [each for each in chosen if each not in known]:
             for line in measure(variants[name](), texts, compared, length):
                 lines.append({"model": source.title, "variant": name, **line})
                 click.echo(json.dumps(lines[-1]))

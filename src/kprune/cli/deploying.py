@@ -145,7 +145,9 @@ def _draw(result: Bench, picture: Path) -> None:
 )
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(list(TARGETS)), help="Runtime of the graph.  [default: onnx]")
+@click.option(
+    "--to", type=click.Choice(list(TARGETS)), help="Runtime to write for; gguf is for llama.cpp.  [default: onnx]"
+)
 @click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
