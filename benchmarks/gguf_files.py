@@ -154,12 +154,13 @@ def main(
             "pruned": lambda: pruned(source, texts, root / "pruned", tokens),
         }
         for name in [each for each in chosen if each not in known]:
-            for line in measure(variants[name](), texts, compared, length):
-                lines.append({"model": source.title, "variant": name, **line})
-                click.echo(json.dumps(lines[-1]))
-                if out:
-                    with out.open("a") as file:
-                        file.write(json.dumps({**lines[-1], **origin}) + "\n")
+            measured = measure(variants[name](), texts, compared, length)
+            found = [{"model": source.title, "variant": name, **line} for line in measured]
+            lines += found
+            click.echo("\n".join(map(json.dumps, found)))
+            if out:
+                with out.open("a") as file:
+                    file.writelines(json.dumps({**line, **origin}) + "\n" for line in found)
     wrong = [each for each in lines if each["dtype"] == "float32" and not each["difference"] <= TOLERANCE]
     if wrong:
         raise click.ClickException(f"{len(wrong)} files differ from torch, first {wrong[0]}")
