@@ -3,11 +3,15 @@
 import json
 
 import pytest
+from gguf_models import uneven_decoder
 from task_data import load_decoder_tokenizer, word_tokenizer
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from kprune import KpruneError
+from kprune.data.calibration import python_documentation
+from kprune.deploy.gguf import write_gguf
+from kprune.deploy.gguf_check import start_llama_cpp
 from kprune.deploy.gguf_tokenizer import LLAMA3_PATTERN, vocabulary_of
 
 LLAMA3 = pre_tokenizers.Sequence(
@@ -35,7 +39,7 @@ def changed(*, eos="<end>", pre=None, normalizer=None, post=None, **bpe):
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos)
 
 
-@pytest.mark.parametrize(
+SPLIT = pytest.mark.parametrize(
     ("name", "tokenizer"),
     [
         ("gpt-2", changed()),
@@ -43,8 +47,34 @@ def changed(*, eos="<end>", pre=None, normalizer=None, post=None, **bpe):
         ("llama-bpe", changed(pre=LLAMA3, ignore_merges=True)),
     ],
 )
+TEXTS = [
+    *(
+        "",
+        " ",
+        "\n\n\n  x",
+        "a\tb\r\n\r\nc  ",
+        "I'll, YOU'LL 12345 3.14 ½ ²",
+        "naïve Größe 東京 🙂 e\u0301",
+        "<end>a <end>",
+    ),
+    *python_documentation()[:100],
+]
+
+
+@SPLIT
 def test_the_way_to_split_text_has_llama_cpps_name(name, tokenizer):
     assert vocabulary_of(tokenizer, 400).splitter == name
+
+
+@SPLIT
+def test_llama_cpp_reads_texts_as_the_same_tokens(name, tokenizer, tmp_path):
+    pytest.importorskip("gguf")
+    pytest.importorskip("llama_cpp")
+    model = uneven_decoder(vocab_size=400, left=((1, 1),))
+    write_gguf(model, vocabulary_of(tokenizer, 400), tmp_path / "model.gguf", dtype="float32", title=name)
+    runtime = start_llama_cpp(tmp_path / "model.gguf", 64)
+    for text in TEXTS:
+        assert runtime.tokenize(text.encode(), add_bos=True, special=True) == tokenizer(text)["input_ids"], text
 
 
 def test_tokens_and_merges_are_the_tokenizers():
