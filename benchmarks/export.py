@@ -174,7 +174,9 @@ def hub_differences(model: PreTrainedModel) -> dict[str, float | str]:
         except Exception as error:
             return {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
     found: dict[str, float | str] = {
-        f"{graph.target} int8" if graph.int8 else graph.target: graph.difference for graph in exported.graphs
+        f"{graph.target} int8" if graph.int8 else graph.target: graph.difference
+        for graph in exported.graphs
+        if graph.difference is not None
     }
     if broken:
         return {"error": f"Text Embeddings Inference cannot read the folder: {broken[0]}"}

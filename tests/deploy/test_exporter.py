@@ -137,7 +137,7 @@ def test_a_graph_that_is_wrong_is_not_left_there(small, tmp_path, monkeypatch):
 
 
 def test_unknown_targets_and_missing_packages_are_named(tmp_path, monkeypatch):
-    with pytest.raises(KpruneError, match="cannot export to 'tflite'; use one of onnx, openvino"):
+    with pytest.raises(KpruneError, match="cannot export to 'tflite'; use one of onnx, openvino, gguf"):
         export(embedded_model(), tmp_path / "graph", to="tflite")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(KpruneError, match=r"onnx needs onnxscript: pip install 'kprune\[onnx\]'"):

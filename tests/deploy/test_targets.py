@@ -42,8 +42,10 @@ def test_a_target_is_found_by_its_name_and_its_file(tmp_path):
     for name, target in TARGETS.items():
         assert target_named(name) is target
         assert target_of(tmp_path / target.file) is target
-    with pytest.raises(KpruneError, match="cannot export to 'tflite'; use one of onnx, openvino"):
+    with pytest.raises(KpruneError, match="cannot export to 'tflite'; use one of onnx, openvino, gguf"):
         target_named("tflite")
+    with pytest.raises(KpruneError, match=r"model\.gguf holds weights for llama\.cpp, not a graph; run it there"):
+        start(tmp_path / "model.gguf")
 
 
 def test_a_missing_package_is_named(monkeypatch):

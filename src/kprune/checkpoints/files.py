@@ -18,7 +18,7 @@ REWRITTEN_FILES = {"config.json", "model.safetensors.index.json", "pytorch_model
 """Files that `save_pretrained` writes anew."""
 MODELING_FILE = "modeling_pruned.py"
 """The code of a self-contained folder; no other code is written, or copied."""
-GRAPH_FILES = {"model.onnx", "model_quantized.onnx", "openvino_model.xml", "openvino_model.bin"}
+GRAPH_FILES = {"model.onnx", "model_quantized.onnx", "openvino_model.xml", "openvino_model.bin", "model.gguf"}
 """Files of exported graphs, which hold the weights."""
 
 

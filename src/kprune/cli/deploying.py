@@ -140,11 +140,14 @@ def _draw(result: Bench, picture: Path) -> None:
     examples=(
         "kprune export small graph --to onnx",
         "kprune export small graph --to openvino --int8 --text sentences.txt  # measures what int8 changes",
+        "kprune export small-lm chat --to gguf --dtype float16  # a language model, for llama.cpp",
     ),
 )
 @click.argument("model")
 @click.argument("out_folder", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--to", type=click.Choice(list(TARGETS)), help="Runtime of the graph.  [default: onnx]")
+@click.option(
+    "--to", type=click.Choice(list(TARGETS)), help="Runtime to write for; gguf is for llama.cpp.  [default: onnx]"
+)
 @click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
@@ -159,6 +162,7 @@ def _draw(result: Bench, picture: Path) -> None:
     metavar="POINTS",
     help="Leave the most sensitive matrices in float32 until int8 loses at most this on the data.",
 )
+@dtype_option("Type of the weights in a GGUF file, float32 or float16.  [default: float32]")
 @overwrite_option
 @data_options
 @device_option
@@ -171,16 +175,21 @@ def export_command(
     layout: str,
     int8: bool,
     int8_max_drop: float | None,
+    dtype: str | None,
     overwrite: bool,
     device: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write MODEL as ONNX or OpenVINO for any batch and length, checked against torch on real text."""
+    """Write MODEL as ONNX or OpenVINO for any batch and length, or as GGUF for llama.cpp, checked against torch."""
     if device:
         raise BadOptions("exported graphs run on the CPU; leave --device out.")
     if layout == "hub" and to:
         raise BadOptions("the hub layout has the graphs of all runtimes; leave --to out.")
+    if dtype and to != "gguf":
+        raise BadOptions(f"graphs have float32 weights, not {dtype}; leave --dtype out, or add --to gguf.")
+    if int8 and to == "gguf":
+        raise BadOptions("GGUF files are written in float32 or float16; leave --int8 out.")
     from kprune.checkpoints.atomic import require_writable
     from kprune.checkpoints.source import Source, fetch
     from kprune.jobs.export_checkpoint import export_checkpoint
@@ -196,6 +205,7 @@ def export_command(
         data,
         to=to or "onnx",
         int8=int8,
+        dtype=dtype,
         layout=layout,
         int8_max_drop=int8_max_drop,
         overwrite=overwrite,

@@ -16,7 +16,7 @@ from kprune.deploy.footprint import Footprint, cast_for_inference, measure_footp
 from kprune.deploy.graphs import Run
 from kprune.deploy.runtimes import RUNTIMES, Runtime, runtime_named
 from kprune.deploy.shape_variants import emptied, stacked
-from kprune.deploy.targets import TARGETS, write
+from kprune.deploy.targets import GRAPHS, write
 from kprune.deploy.targets import start as start_graph
 from kprune.deploy.timing import Times, bind_inputs, random_inputs, time_interleaved
 from kprune.errors import KpruneError
@@ -40,7 +40,7 @@ class Contender:
     def graph(self) -> Path | None:
         """The exported graph of a folder without safetensors weights."""
         folder = self.source.encoder
-        graphs = [folder / target.file for target in TARGETS.values() if (folder / target.file).is_file()]
+        graphs = [folder / target.file for target in GRAPHS.values() if (folder / target.file).is_file()]
         return graphs[0] if graphs and not any(folder.glob("*.safetensors")) else None
 
 

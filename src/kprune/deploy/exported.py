@@ -19,8 +19,8 @@ class Graph:
     file: Path
     target: str
     int8: bool
-    difference: float
-    """Largest difference from torch in any output, on real tokens."""
+    difference: float | None
+    """Largest difference from torch in any output, on real tokens; None if its runtime is not installed."""
     bytes: int
 
 
@@ -35,8 +35,8 @@ class Exported:
     int8: bool
     texts: int
     """Number of texts on which the graphs were checked."""
-    difference: float
-    """Largest difference from torch in any output, on real tokens."""
+    difference: float | None
+    """Largest difference from torch in any output, on real tokens; None if the runtime is not installed."""
     bytes: tuple[int, int]
     """Size on disk: the safetensors weights, and the main graph."""
     outputs: list[str]

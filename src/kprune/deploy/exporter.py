@@ -1,4 +1,4 @@
-"""Export a checkpoint folder for ONNX Runtime, OpenVINO or all servers, and check the graphs against torch on text."""
+"""Export a checkpoint folder for ONNX Runtime, OpenVINO, llama.cpp or all servers, checked against torch on text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kprune.checkpoints.self_contained import drop_modeling
 from kprune.checkpoints.source import Source
 from kprune.deploy import onnx
 from kprune.deploy.exported import Exported, Graph
+from kprune.deploy.gguf_exporter import export_gguf
 from kprune.deploy.graph_card import graph_card
 from kprune.deploy.graph_check import check_inputs, count_examples, difference, require_close
 from kprune.deploy.graphs import graph_bytes, output_names
 from kprune.deploy.hub_exporter import export_hub
 from kprune.deploy.onnx import Quantizer
-from kprune.deploy.targets import LAYOUTS, ONNX, Target, require_installed, start, target_named, write
+from kprune.deploy.targets import GGUF, LAYOUTS, ONNX, Target, require_installed, start, target_named, write
 from kprune.errors import KpruneError
 from kprune.models.families import family_of
 from kprune.models.outputs import runs_encoder_only
@@ -35,19 +36,21 @@ def export(
     *,
     to: str = "onnx",
     int8: bool = False,
+    dtype: str | None = None,
     layout: str = "plain",
     texts: Sequence[str] | None = None,
     overwrite: bool = False,
     model: PreTrainedModel | None = None,
     quantizer: Quantizer | None = None,
 ) -> Exported:
-    """Write a model folder as a graph for another runtime, checked against torch on texts of mixed length.
+    """Write a model folder for another runtime, checked against torch on texts of mixed length.
 
     With the layout `hub`, the folder has the graphs of all targets, in float32 and int8, and the weights, where servers
     and runtimes look for them; `to` and `int8` are not used. `texts` are Python's documentation by default. `model` is
     the model of `source` if it is loaded already. A float32 graph whose outputs differ by more than 1e-4, relative to
     outputs above 1, is an error. An int8 graph always differs; its difference is reported only. `quantizer` writes the
-    int8 ONNX graph; by default all weights are quantised.
+    int8 ONNX graph; by default all weights are quantised. `dtype` is the type of the weights in a GGUF file, float32 or
+    float16; graphs have float32.
     """
     source, folder = Source.of(source), Path(folder)
     if layout not in LAYOUTS:
@@ -55,7 +58,14 @@ def export(
     target = target_named(to)
     require_installed(target, int8=int8)
     require_apart(source, folder)
+    is_gguf = layout == "plain" and target is GGUF
+    if dtype is not None and not is_gguf:
+        raise KpruneError(f"graphs have float32 weights, not {dtype}; leave dtype out, or export to gguf.")
+    if int8 and is_gguf:
+        raise KpruneError("GGUF files are written in float32 or float16; leave int8 out.")
     model = _in_float32(source.load() if model is None else model)
+    if is_gguf:
+        return export_gguf(source, model, folder, dtype=dtype or "float32", texts=texts, overwrite=overwrite)
     if layout == "hub":
         return export_hub(source, model, folder, texts=texts, overwrite=overwrite, quantizer=quantizer)
     if quantizer is not None and not (int8 and target is ONNX):

@@ -33,7 +33,7 @@ class Target:
     usage: str
     """Python code that defines `run(feed)` for the graph in `{file}`, for the exported folder's README."""
     module: str
-    """Module of `kprune.deploy` with the functions `write(model, inputs, path, int8=)` and `start(path, threads)`."""
+    """Module of `kprune.deploy`; that of a graph has `write(model, inputs, path, int8=)` and `start(path, threads)`."""
     int8_packages: tuple[str, ...] = ()
     """Further packages that quantised weights need."""
 
@@ -68,7 +68,21 @@ run = lambda feed: [compiled(feed)[each] for each in compiled.outputs]""",
     module="openvino",
     int8_packages=("nncf",),
 )
-TARGETS = {target.name: target for target in (ONNX, OPENVINO)}
+GGUF = Target(
+    "gguf",
+    "llama.cpp",
+    ("gguf",),
+    extra="gguf",
+    file="model.gguf",
+    usage="""from llama_cpp import Llama
+
+model = Llama("{file}", n_ctx=512, verbose=False)
+print(model("Once upon a time", max_tokens=40, temperature=0.0)["choices"][0]["text"])""",
+    module="gguf",
+)
+GRAPHS = {target.name: target for target in (ONNX, OPENVINO)}
+"""Targets whose files hold a graph of the model's computation, which kprune runs itself."""
+TARGETS = {**GRAPHS, GGUF.name: GGUF}
 LAYOUTS = ("plain", "hub")
 """Layouts of an exported folder: one graph where the weights were, or all graphs where servers look for them."""
 
@@ -81,7 +95,7 @@ def target_named(name: str) -> Target:
 
 
 def target_of(path: Path) -> Target:
-    """The target of a graph's file, by its suffix."""
+    """The target of an exported file, by its suffix."""
     return next(target for target in TARGETS.values() if Path(target.file).suffix == path.suffix)
 
 
@@ -97,12 +111,20 @@ def require_installed(target: Target, *, int8: bool = False) -> None:
 
 def write(model: PreTrainedModel, inputs: Mapping[str, Tensor], path: Path, *, int8: bool = False) -> None:
     """Write a model as the graph that the path's suffix names; `inputs` are an example of what it reads."""
-    target = target_of(path)
+    target = _graph_target(path)
     require_installed(target, int8=int8)
     target.code.write(model, inputs, path, int8=int8)
 
 
 def start(path: Path, *, threads: int | None = None) -> Run:
     """An exported graph, ready to run on the CPU."""
-    run: Run = target_of(path).code.start(path, threads)
+    run: Run = _graph_target(path).code.start(path, threads)
     return run
+
+
+def _graph_target(path: Path) -> Target:
+    """The target of a graph's file; raises if the file holds no graph."""
+    target = target_of(path)
+    if target.name not in GRAPHS:
+        raise KpruneError(f"{path.name} holds weights for {target.title}, not a graph; run it there.")
+    return target

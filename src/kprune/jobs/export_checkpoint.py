@@ -17,7 +17,7 @@ from kprune.deploy.exported import Exported
 from kprune.deploy.exporter import export
 from kprune.deploy.graphs import served_model
 from kprune.deploy.onnx import graph_outputs
-from kprune.deploy.targets import start
+from kprune.deploy.targets import GGUF, start
 from kprune.errors import BadOptions
 from kprune.evaluation.evaluator import Evaluation, check_compatible
 from kprune.jobs.check_model import load_checked
@@ -60,6 +60,7 @@ def export_checkpoint(
     *,
     to: str,
     int8: bool,
+    dtype: str | None = None,
     layout: str = "plain",
     int8_max_drop: float | None = None,
     overwrite: bool = False,
@@ -68,13 +69,15 @@ def export_checkpoint(
     """Write the graphs, check them against torch, and evaluate one against the model if there is a test.
 
     It is the graph with int8 weights if there is one. With `int8_max_drop`, matrices stay in float32 there until it
-    loses at most so many points on the test.
+    loses at most so many points on the test. `dtype` is the type of the weights in a GGUF file.
     """
     is_hub = layout == "hub"
     int8 = int8 or is_hub
     if int8_max_drop is not None and not (int8 and to == "onnx"):
         raise BadOptions("--int8-max-drop is for int8 graphs of ONNX Runtime; add --int8, or use --layout hub.")
     _require_consistent(data)
+    if to == GGUF.name and _names_data(data):
+        raise BadOptions("a GGUF file is compared with torch, not evaluated; leave --task, --data and --text out.")
     named = data.test(data.split) if _names_data(data) else None  # wrong data are noticed before weights are loaded
     model, _ = load_checked(source)
     reads_text = family_of(model.config).inputs == "input_ids"
@@ -92,6 +95,7 @@ def export_checkpoint(
             folder,
             to=to,
             int8=int8 and not is_hub,
+            dtype=dtype,
             layout=layout,
             overwrite=overwrite,
             model=model,

@@ -50,9 +50,13 @@ def print_export_result(result: ExportResult, console: Console) -> None:
     """Print a sentence per graph on its size and its difference from torch, then what the evaluated graph loses."""
     exported = result.exported
     for graph in exported.graphs:
+        compared = (
+            "not compared with torch"
+            if graph.difference is None
+            else f"on {exported.texts} texts its outputs differ from torch's by at most {graph.difference:.2g}"
+        )
         console.print(
-            f"{graph.file}: {graph.bytes / 1e6:.1f} MB ({exported.bytes[0] / 1e6:.1f} MB as safetensors); on "
-            f"{exported.texts} texts its outputs differ from torch's by at most {graph.difference:.2g}.",
+            f"{graph.file}: {graph.bytes / 1e6:.1f} MB ({exported.bytes[0] / 1e6:.1f} MB as safetensors); {compared}.",
             highlight=False,
             soft_wrap=True,
         )
