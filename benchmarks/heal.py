@@ -4,7 +4,7 @@
         --model squad=MODEL --model stsb-cosine=MODEL
 
 The grid is one of `kprune compare`: a stopped run resumes. Each line has its settings, seed, commit and times; a file
-beside the results has the command and the machine. `--table` only prints the existing results. The last table divides
+beside the results has the commands and the machine. `--table` only prints the existing results. The last table divides
 what healed models lose by what the same models lose unhealed, and the time of healing by that of a pruning that shares
 no passes with another one: the first reduction's.
 """
@@ -23,14 +23,9 @@ from machine import provenance
 
 from kprune.jobs.comparison import compare
 from kprune.jobs.grid import Grid
-from kprune.jobs.results import read_runs
+from kprune.jobs.results import append_result, read_runs
 
 PLAIN = "kprune"
-
-
-def healing_seconds(line: Line, plain: Line) -> float:
-    """Seconds of healing alone: a healed line has those of both."""
-    return float(line["prune_seconds"]) - float(plain["prune_seconds"])
 
 
 def whole_runs(lines: Sequence[Line]) -> dict[tuple[str, int], float]:
@@ -75,8 +70,13 @@ def show_ratios(lines: Sequence[Line], methods: Sequence[str]) -> None:
                 continue
             points = sum(lost_points(run) for run, _ in pairs) / sum(lost_points(other) for _, other in pairs)
             knowledge = mean(lost_knowledge(run) / lost_knowledge(other) for run, other in pairs)
-            seconds = mean(healing_seconds(run, other) / whole[run["task"], run["seed"]] for run, other in pairs)
-            click.echo(f"| {reduction:.0%} | {name} | {len(pairs)} | {points:.2f} | {knowledge:.2f} | {seconds:.2f} |")
+            shares = [
+                run["heal_seconds"] / whole[run["task"], run["seed"]]
+                for run, _ in pairs
+                if "heal_seconds" in run and (run["task"], run["seed"]) in whole
+            ]
+            time = f"{mean(shares):.2f}" if shares else "–"
+            click.echo(f"| {reduction:.0%} | {name} | {len(pairs)} | {points:.2f} | {knowledge:.2f} | {time} |")
 
 
 @click.command()
@@ -108,8 +108,7 @@ def main(
         transformers.utils.logging.disable_progress_bar()
         methods = (PLAIN, *(f"{PLAIN} {variant}" for variant in variants))
         chosen = {task: model for task, _, model in (each.partition("=") for each in models)}
-        origin = results.with_suffix(".json")
-        origin.write_text(json.dumps(provenance(), indent=1) + "\n", encoding="utf-8")
+        append_result(results.with_suffix(".commands.jsonl"), provenance())
         for seed in seeds:  # a whole seed of all tasks before the next one
             grid = Grid(chosen, methods, reductions, (seed,), tokens, data, limit)
             compare(grid, results, finished=lambda line: click.echo(json.dumps(line)[:160]))

@@ -16,6 +16,7 @@ from kprune.checkpoints.source import Source
 from kprune.deploy.exported import Graph
 from kprune.deploy.hub_card import hub_card, sections
 from kprune.deploy.hub_folder import Served
+from kprune.deploy.targets import GGUF
 from kprune.models.native import become_native
 from kprune.models.pruned_shape import describe
 
@@ -122,6 +123,7 @@ def test_the_guide_shows_the_snippets_of_the_card(tmp_path):
     embedder = served(tmp_path / "embedder", "embedding")
     reranker = served(tmp_path / "reranker", "regression", sentence_transformers={"activation_fn": "torch.nn.Sigmoid"})
     cards = [each.code.strip() for model in (embedder, reranker) for each in sections(model, "served")]
+    cards.append(GGUF.usage.format(file=f"chat/{GGUF.file}").strip())
     shown = re.findall(r"```(?:py|javascript|sh)\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert len(shown) > 6
     for code in shown:

@@ -93,7 +93,8 @@ SERVED = [
 @pytest.mark.parametrize(("family", "kind"), zoo.marked(SERVED))
 def test_text_embeddings_inference_parses_every_family(family, kind, tmp_path):
     tokenizer = word_tokenizer(words=60)
-    source = hub_sources.write_model(tmp_path / "source", zoo.build(family, kind), tokenizer)
+    padding = {"vocab_size": 70, "pad_token_id": 63} if family == "qwen2" else {}  # its tokenizer adds that token
+    source = hub_sources.write_model(tmp_path / "source", zoo.build(family, kind, **padding), tokenizer)
     (tmp_path / "served").mkdir()
     write_files(describe_served(source, source.load()), tmp_path / "served", ["input_ids", "attention_mask"])
     assert broken_rules(tmp_path / "served") == []
@@ -150,6 +151,9 @@ def test_a_tokenizer_that_changes_is_noticed(tmp_path):
 def test_the_models_padding_token_or_the_end_of_text_pads_and_a_tokenizer_without_both_is_refused():
     assert padded(word_tokenizer()).pad_token == "<end>"
     assert padded(word_tokenizer(), 5).pad_token == "w5"
+    for number in (-1, 10**6):
+        with pytest.raises(UnsupportedModel, match=f"the model pads with token {number}, and its tokenizer has"):
+            padded(word_tokenizer(), number)
     with pytest.raises(UnsupportedModel, match="neither a padding token nor an end-of-text token"):
         padded(word_tokenizer(has_end=False))
 

@@ -233,6 +233,16 @@ def test_every_family_and_kind_is_healed(name, kind):
     assert {name: value.shape for name, value in before.items()} == {n: v.shape for n, v in state(result.model).items()}
 
 
+@pytest.mark.parametrize(("passes", "parts"), [("0.1x", 1), ("4x", 1), ("5x", 2), ("9x", 3), ("20x", 3)])
+def test_only_text_that_was_read_counts(passes, parts, pruned, dense):
+    text = tiny.batched(tiny.texts(30, shortest=10, longest=11), size=1)
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in text)
+    options = {"heal": passes, "heal_rate": 1e-5, "step_tokens": 60, "pass_tokens": tokens // 3}
+    result = kprune.heal(pruned, dense, text, **options, judged_by=text[:2])
+    assert result.examples == 10 * parts
+    assert result.tokens == sum(int(batch["attention_mask"].sum()) for batch in text[: 10 * parts])
+
+
 @pytest.mark.parametrize(("kind", "rate"), [("regression", RATE), ("embedding", RATE_OF_EMBEDDINGS)])
 def test_the_usual_rate_depends_on_the_outputs(kind, rate):
     dense = tiny.tiny_model(kind=kind)

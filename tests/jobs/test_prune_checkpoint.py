@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,14 +13,14 @@ from task_data import write_data
 
 from kprune.checkpoints.source import Source
 from kprune.cli import prune_run
-from kprune.config import PruneConfig, RunConfig
+from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.data.tasks import TASKS
 from kprune.errors import KpruneError
 from kprune.jobs import comparison, demo, prune_checkpoint
 from kprune.jobs.data_options import DataOptions
 from kprune.jobs.grid import Grid
 from kprune.jobs.preparation import Prepared, prepare
-from kprune.jobs.prune_checkpoint import State, require_output
+from kprune.jobs.prune_checkpoint import State, require_output, text_for_passes
 from kprune.pruning.progress import Progress
 
 pytest_plugins = ["command_fixtures"]
@@ -186,3 +187,19 @@ def test_the_demo_runs_the_job(tmp_path, monkeypatch):
     assert 0 < result.worst_cosine <= result.cosine <= 1.0
     assert [query for query, _, _ in result.nearest] == list(demo.QUERIES)
     assert Source(tmp_path / "out").load().num_parameters() == result.parameters[1]
+
+
+@pytest.mark.parametrize(
+    ("heal", "available", "wanted"), [("4x", 90, 10), ("5x", 90, 20), ("5x", 12, 20), ("0x", 90, 10)]
+)
+def test_healing_reads_unseen_text_first_and_fills_it_up_with_the_sample(heal, available, wanted):
+    """Texts of one token each; the sample has ten, two judge, and `available` more can be drawn."""
+    texts = [
+        {"input_ids": torch.tensor([[number]]), "attention_mask": torch.ones(1, 1, dtype=torch.long)}
+        for number in range(12 + available)
+    ]
+    prepared = SimpleNamespace(batches=texts[:10], judging=texts[10:12], draw_more=lambda tokens: texts[:tokens])
+    read = text_for_passes(prepared, HealConfig(heal=heal), 10)
+    numbers = [int(batch["input_ids"]) for batch in read]
+    unseen = list(range(12, 12 + min(wanted, available)))
+    assert numbers == unseen + list(range(wanted - len(unseen)))

@@ -27,6 +27,11 @@ def padded(tokenizer: Any, pad: int | None = None) -> Any:
                 "the tokenizer has neither a padding token nor an end-of-text token, so servers cannot batch texts; "
                 "set pad_token in tokenizer_config.json."
             )
+        if not 0 <= pad < len(tokenizer):
+            raise UnsupportedModel(
+                f"the model pads with token {pad}, and its tokenizer has the tokens 0 to {len(tokenizer) - 1}; set "
+                "pad_token_id in config.json, or pad_token in tokenizer_config.json."
+            )
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
     return tokenizer
 

@@ -58,7 +58,7 @@ def heal(
     that the pruning has not seen, or else a part of the batches. Neither model changes.
 
     Options are fields of `HealConfig` and `RunConfig`: `heal(pruned, model, batches, heal="5x", checkpoint="folder")`.
-    A pass reads all batches, or `pass_tokens` tokens of them: the next pass then reads other text, as far as there is.
+    A pass reads all batches, or `pass_tokens` tokens of them: after four passes, the next four read other text.
     """
     config, run = combine_options(config or HealConfig(), run, options)
     model = pruned.model if isinstance(pruned, Pruned) else pruned
@@ -178,6 +178,7 @@ class Healer:
             after = training.first_loss
             model = copy.deepcopy(self.model)
             log.warning("healing found no better weights on held-out text: the given ones are kept; use more text")
+        read = [text.sizes[part] for part in self.schedule.parts_before(training.step)]
         return Healed(
             model=model.train(self.model.training),
             pruned=None,
@@ -186,8 +187,8 @@ class Healer:
             steps=training.step,
             best_step=best_step,
             passes=training.step * len(text.parts) / max(1, sum(map(len, text.parts))),
-            examples=text.examples,
-            tokens=text.tokens,
+            examples=sum(size.examples for size in read),
+            tokens=sum(size.tokens for size in read),
             held_out_examples=text.held_out_examples,
             is_interrupted=is_interrupted,
             seconds=training.seconds,

@@ -29,7 +29,7 @@ class Healed:
     passes: float
     examples: int
     tokens: int
-    """Real tokens to train on."""
+    """Real tokens that were trained on, each counted once."""
     held_out_examples: int
     is_interrupted: bool
     seconds: float

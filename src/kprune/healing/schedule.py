@@ -82,6 +82,15 @@ class Schedule:
             step += self.sizes[part]
             number += 1
 
+    def parts_before(self, step: int) -> list[int]:
+        """The parts of the text that the first steps read, at least in part."""
+        done, number, parts = 0, 0, set()
+        while done < step:
+            parts.add(self._part_of(number))
+            done += self.sizes[self._part_of(number)]
+            number += 1
+        return sorted(parts)
+
     def _part_of(self, number: int) -> int:
         """The part of the text that a pass reads."""
         return number // PASSES_PER_PART % len(self.sizes)

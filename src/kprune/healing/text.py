@@ -1,4 +1,4 @@
-"""The text of healing: a held-out part that judges, and parts that are trained on, one per pass."""
+"""The text of healing: a held-out part that judges, and parts that are trained on, some passes each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class Text:
     """All batches of a run."""
 
     parts: list[list[Batch]]
-    """Batches to train on. Each pass takes the next part, and the first one after the last."""
+    """Batches to train on. After some passes over a part comes the next one, and the first one after the last."""
     held_out: list[Batch]
-    examples: int
-    """Examples to train on."""
-    tokens: int
-    """Real tokens to train on."""
+    sizes: list[Size]
+    """Examples and real tokens of each part."""
     held_out_examples: int
 
 
@@ -64,7 +62,8 @@ def text_of(
         return regroup(list(chosen), tokens=config.step_tokens, pad_id=pad_id, device=model.device).batches
 
     parts = [grouped(trained[start:end]) for start, end in pairwise(bounds)]
-    return Text(parts, grouped(held_out), len(trained), tokens, len(held_out)), [*trained, *held_out]
+    sizes = [Size(end - start, _tokens(trained[start:end])) for start, end in pairwise(bounds)]
+    return Text(parts, grouped(held_out), sizes, len(held_out)), [*trained, *held_out]
 
 
 def _examples(model: PreTrainedModel, batches: Iterable[Mapping[str, Tensor]]) -> list[Example]:

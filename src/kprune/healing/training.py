@@ -16,7 +16,7 @@ from kprune.runtime.distributed import all_reduce_sum, world_size
 LARGEST_GRADIENT = 1.0
 """Norm to which a step's gradient is cut."""
 DIVERGED = 3.0
-"""A held-out loss of this many times the pruned model's is a diverged run; the first steps may double it."""
+"""A held-out loss of this many times the pruned model's is a diverged run; the first steps often double it."""
 LEAST_SCALE = 2.0**-10
 """Training ends when the learning rate has been halved this far."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -88,8 +89,8 @@ def run_cells(
             prepared.cached_predictions = dense
         first = _config(prepared, replace(cells[0], reduction=0.0), {})
         prepared.pruner(first, RunConfig())  # its sample serves all variants
-    except KpruneError as error:
-        yield from (_failure(grid, cell, error) for cell in cells)
+    except Exception as error:
+        yield from _failures(grid, cells, error)
         return
     for alike in _pruned_alike(cells):
         yield from _run_variants(grid, prepared, alike)
@@ -113,7 +114,11 @@ def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iter
     run, several = RunConfig(), len({cell.reduction for cell in cells}) > 1
     name, knobs = parse_method(cells[0].method)
     settings = {"method": name, **split_settings(knobs)[0]}
-    pruner = prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), settings), run)
+    try:
+        pruner = prepared.pruner(_config(prepared, replace(cells[0], reduction=0.0), settings), run)
+    except Exception as error:
+        yield from _failures(grid, cells, error)
+        return
     runs = 0
     with kept_targets(pruner, run, several=several):
         for _, variants in groupby(sorted(cells, key=_first_with_its_reduction(cells)), lambda cell: cell.reduction):
@@ -124,14 +129,11 @@ def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iter
                     healing = split_settings(parse_method(cell.method)[1])[1]
                     heal = HealConfig(seed=cell.seed, **healing) if healing else None
                     state = prune_checkpoint(prepared, config, run, prune=prune, stages=[evaluate_gates], heal=heal)
-                except KpruneError as error:
-                    yield _failure(grid, cell, error)
+                except Exception as error:
+                    yield from _failures(grid, [cell], error)
                     continue
-                except Exception as error:  # a defect, or memory: the other cells are worth having
-                    log.exception("%s at %s failed", cell.method, cell.reduction)
-                    yield _failure(grid, cell, error)
-                    continue
-                yield {**_line(cell, state), "shares_passes": runs > 0}
+                healing_seconds = round(state.result.seconds - prune.seconds, 2)
+                yield {**_line(cell, state), "heal_seconds": healing_seconds, "shares_passes": runs > 0}
             runs += prune.is_done
 
 
@@ -150,6 +152,12 @@ class PruneOnce:
     @property
     def is_done(self) -> bool:
         return self._pruned is not None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the pruning."""
+        assert self._pruned is not None
+        return self._pruned.seconds
 
     def __call__(self, state: State) -> State:
         if self._pruned is None:
@@ -196,9 +204,18 @@ def _config(prepared: Prepared, cell: Cell, settings: dict[str, Any]) -> PruneCo
     return PruneConfig(reduction=cell.reduction, seed=cell.seed, pooling=prepared.source.pooling, **settings)
 
 
+def _failures(grid: Grid, cells: Sequence[Cell], error: Exception) -> Iterator[dict[str, Any]]:
+    """The lines of cells that failed; an error that is not kprune's own is logged, and the next cells run."""
+    if not isinstance(error, KpruneError):
+        log.error("%s and %d more cells failed", cells[0].method, len(cells) - 1, exc_info=error)
+    return (_failure(grid, cell, error) for cell in cells)
+
+
 def _failure(grid: Grid, cell: Cell, error: Exception) -> dict[str, Any]:
     """The line of a cell that failed; folders in the message are shortened, since results are published."""
-    reason = str(error) if isinstance(error, KpruneError) else f"{type(error).__name__}: {error}"
+    reason = str(error)
+    if not isinstance(error, KpruneError):
+        reason = re.sub(r"[^\s'\"=]*/", "", f"{type(error).__name__}: {reason}".splitlines()[0])
     for name in (grid.models[cell.task], grid.data):
         if name and Path(name).is_absolute():
             reason = reason.replace(name, short_name(name))
