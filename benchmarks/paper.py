@@ -143,9 +143,12 @@ def require_planned(part: str, models: dict[str, str], options: dict[str, Any]) 
 
 
 def left_of(grid: Grid, path: Path) -> list[Cell]:
-    """The grid's runs that have no line yet, but for those that the method refuses."""
-    refused = refused_cells(read_runs(path))
-    return [cell for cell in open_cells(grid, path) if (cell.task, cell.method, cell.reduction) not in refused]
+    """The grid's runs that have no line yet, but for those that the method refuses for the same model and sample."""
+    cells = open_cells(grid, path)
+    alike = {(cell.source, cell.tokens, cell.limit) for cell in cells}
+    lines = read_runs(path)
+    refused = refused_cells([run for run in lines if (run.get("source"), run["tokens"], run["limit"]) in alike])
+    return [cell for cell in cells if (cell.task, cell.method, cell.reduction) not in refused]
 
 
 def fastest_within_loss(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -108,6 +108,10 @@ def test_the_runs_that_are_left_are_listed(tmp_path):
     lines = [line(**done), line(**done, method="kcm", error="kcm removes neurons only and cannot reach a reduction of")]
     (tmp_path / "figure1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert call(*first).endswith("10 runs are left\n")
+    for other in ({"source": "another"}, {"limit": 20}, {"tokens": 400}):  # what kcm refused there says nothing here
+        (tmp_path / "figure1.jsonl").write_text(json.dumps({**lines[1], **other}) + "\n")
+        assert call(*first).endswith("12 runs are left\n")
+    (tmp_path / "figure1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert call(*first, "--method", "kcm", "--task", "sst2") == "0 runs are left\n"
     assert call(*first, "--method", "kwon", "--task", "stsb").startswith("stsb: kwon, 80%, seed 0,")
 
