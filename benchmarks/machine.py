@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 import transformers
+
+from kprune.checkpoints.names import without_folders
 
 
 def provenance() -> dict[str, str]:
@@ -19,7 +20,7 @@ def provenance() -> dict[str, str]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
     ).stdout.strip()
-    arguments = [re.sub(r"[^= ]*/", "", arg) for arg in sys.argv[1:]]  # without this machine's paths
+    arguments = map(without_folders, sys.argv[1:])
     return {
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *arguments]),
         "commit": commit,

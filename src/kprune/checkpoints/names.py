@@ -29,6 +29,11 @@ def short_name(name: str) -> str:
     return hub_name(name) or Path(name).expanduser().resolve().name
 
 
+def without_folders(text: str) -> str:
+    """A text for publication: of each path in it, the last part."""
+    return re.sub(r"[^\s'\"=]*/", "", text)
+
+
 def origin_of(config: PreTrainedConfig) -> str:
     """The folder or hub name from which a model was loaded; empty if it was built from a config."""
     return str(getattr(config, "_name_or_path", None) or "")

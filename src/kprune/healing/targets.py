@@ -45,6 +45,7 @@ class Targets:
     def __init__(self, teacher: PreTrainedModel, kind: OutputKind) -> None:
         self.teacher, self.kind = teacher, kind
         self._kept: dict[Key, Target] = {}
+        self._part: int | str = HELD_OUT
 
     @torch.no_grad()
     def of(self, key: Key, batch: Batch, *, with_streams: bool) -> Target:
@@ -52,8 +53,9 @@ class Targets:
         if key in self._kept:
             return self._kept[key]
         target = self._compute(batch, with_streams)
-        if key[0] != HELD_OUT:  # a new part of the text takes the place of the last one
-            self._kept = {other: kept for other, kept in self._kept.items() if other[0] in (HELD_OUT, key[0])}
+        if key[0] not in (HELD_OUT, self._part):  # a new part of the text takes the place of the last one
+            self._kept = {other: kept for other, kept in self._kept.items() if other[0] == HELD_OUT}
+            self._part = key[0]
         if target.nbytes + sum(kept.nbytes for kept in self._kept.values()) <= KEPT_BYTES:
             self._kept[key] = target
         return target

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kprune.checkpoints.names import short_name
+from kprune.checkpoints.names import short_name, without_folders
 from kprune.checkpoints.source import Source, fetch
 from kprune.config import HealConfig, PruneConfig, RunConfig
 from kprune.data.tasks import task_named, thin
@@ -45,9 +43,7 @@ def compare(
         task_named(task)
     for method in grid.methods:
         parse_method(method)
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for cell in open_cells(grid, path):
-        groups.setdefault((cell.task, cell.seed), []).append(cell)
+    groups = _grouped(open_cells(grid, path), lambda cell: (cell.task, cell.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     if jobs == 1:
         dense: dict[str, dict[int, Prediction]] = {}  # of each task, for all seeds
@@ -92,17 +88,22 @@ def run_cells(
     except Exception as error:
         yield from _failures(grid, cells, error)
         return
-    for alike in _pruned_alike(cells):
+    for alike in _grouped(cells, _pruning_of).values():  # variants that only heal differently are together
         yield from _run_variants(grid, prepared, alike)
 
 
-def _pruned_alike(cells: Sequence[Cell]) -> Iterable[list[Cell]]:
-    """The cells of each method and settings of pruning: variants that only heal differently are together."""
-    groups: dict[str, list[Cell]] = {}
+def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
+    """The cells by a key, in the order in which they come."""
+    groups: dict[Any, list[Cell]] = {}
     for cell in cells:
-        name, knobs = parse_method(cell.method)
-        groups.setdefault(repr((name, split_settings(knobs)[0])), []).append(cell)
-    return groups.values()
+        groups.setdefault(key(cell), []).append(cell)
+    return groups
+
+
+def _pruning_of(cell: Cell) -> tuple[Any, ...]:
+    """The method of a cell and its settings of pruning."""
+    name, knobs = parse_method(cell.method)
+    return name, *sorted(split_settings(knobs)[0].items())
 
 
 def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
@@ -119,9 +120,9 @@ def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iter
     except Exception as error:
         yield from _failures(grid, cells, error)
         return
-    runs = 0
+    shares_passes = False
     with kept_targets(pruner, run, several=several):
-        for _, variants in groupby(sorted(cells, key=_first_with_its_reduction(cells)), lambda cell: cell.reduction):
+        for variants in _grouped(cells, lambda cell: cell.reduction).values():
             prune = PruneOnce()
             for cell in variants:
                 try:
@@ -132,15 +133,9 @@ def _run_variants(grid: Grid, prepared: Prepared, cells: Sequence[Cell]) -> Iter
                 except Exception as error:
                     yield from _failures(grid, [cell], error)
                     continue
-                healing_seconds = round(state.result.seconds - prune.seconds, 2)
-                yield {**_line(cell, state), "heal_seconds": healing_seconds, "shares_passes": runs > 0}
-            runs += prune.is_done
-
-
-def _first_with_its_reduction(cells: Sequence[Cell]) -> Callable[[Cell], int]:
-    """Sorts cells by reduction, in the order in which the reductions come."""
-    reductions = [cell.reduction for cell in cells]
-    return lambda cell: reductions.index(cell.reduction)
+                healing_seconds = round(state.result.seconds - prune.seconds, 4)
+                yield {**_line(cell, state), "heal_seconds": healing_seconds, "shares_passes": shares_passes}
+            shares_passes = shares_passes or prune.is_done
 
 
 class PruneOnce:
@@ -215,7 +210,7 @@ def _failure(grid: Grid, cell: Cell, error: Exception) -> dict[str, Any]:
     """The line of a cell that failed; folders in the message are shortened, since results are published."""
     reason = str(error)
     if not isinstance(error, KpruneError):
-        reason = re.sub(r"[^\s'\"=]*/", "", f"{type(error).__name__}: {reason}".splitlines()[0])
+        reason = without_folders(f"{type(error).__name__}: {reason}".splitlines()[0])
     for name in (grid.models[cell.task], grid.data):
         if name and Path(name).is_absolute():
             reason = reason.replace(name, short_name(name))

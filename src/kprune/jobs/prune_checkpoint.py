@@ -114,9 +114,12 @@ def text_for_passes(prepared: Prepared, config: HealConfig, tokens: int) -> list
     known = token_count(prepared.batches) + token_count(prepared.judging)
     wanted = parts * tokens
     others = [] if prepared.draw_more is None else rows_from(prepared.draw_more(known + wanted), seen)
-    missing = iter(prepared.batches)
-    while token_count(others) < wanted and (batch := next(missing, None)) is not None:
+    missing = wanted - token_count(others)
+    for batch in prepared.batches:
+        if missing <= 0:
+            break
         others.append(batch)
+        missing -= token_count([batch])
     return others
 
 
